@@ -74,8 +74,8 @@ def measure(kafka: Kafka, job: str, options: argparse.Namespace, module_dir: Pat
         note(f"{job}: {contestant}")
         arguments = [contestant, job, kafka.address, str(module_dir), str(options.warm_ups), *outputs]
         command = [sys.executable, "-m", "benchmarks.worker", *arguments]
-        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=900)
-        measured = json.loads(done.stdout.splitlines()[-1])
+        completed = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=900)
+        measured = json.loads(completed.stdout.splitlines()[-1])
         best = min(measured["runs"], key=lambda run: run["cpu_s"])
         result[contestant] = {
             "cpu_s": round(best["cpu_s"], 2),

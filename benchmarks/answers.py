@@ -117,11 +117,11 @@ class Conversation(asyncio.Protocol):
         DESK.now += 1
         DESK.most = max(DESK.most, DESK.now)
         delay = DESK.control.delay if target.startswith("/users/") else 0.0
-        status, found, more = answer(method, target, headers, body)
-        said = b"this is no JSON" if "/text-" in target else json.dumps(found).encode()
-        head = f"HTTP/1.1 {status} x\r\nContent-Type: application/json\r\nContent-Length: {len(said)}\r\n"
+        status, document, more = answer(method, target, headers, body)
+        content = b"this is no JSON" if "/text-" in target else json.dumps(document).encode()
+        head = f"HTTP/1.1 {status} x\r\nContent-Type: application/json\r\nContent-Length: {len(content)}\r\n"
         head += "".join(f"{name}: {value}\r\n" for name, value in more.items()) + "\r\n"
-        asyncio.get_running_loop().call_later(delay, self._say, head.encode() + (b"" if method == "HEAD" else said))
+        asyncio.get_running_loop().call_later(delay, self._say, head.encode() + (b"" if method == "HEAD" else content))
 
     def _say(self, answer: bytes) -> None:
         DESK.now -= 1
@@ -148,8 +148,8 @@ class Answers:
         self._ask("/control", json.dumps(settings).encode())
 
     def stats(self) -> dict[str, int]:
-        found: dict[str, int] = self._ask("/stats")
-        return found
+        counts: dict[str, int] = self._ask("/stats")
+        return counts
 
     def stop(self) -> None:
         self.process.kill()
@@ -180,11 +180,11 @@ def _started(port: int) -> subprocess.Popen[bytes]:
 @contextlib.contextmanager
 def answers(port: int) -> Iterator[Answers]:
     """Run the service during the block."""
-    made = Answers(port, _started(port))
+    service = Answers(port, _started(port))
     try:
-        yield made
+        yield service
     finally:
-        made.stop()
+        service.stop()
 
 
 if __name__ == "__main__":

@@ -190,10 +190,10 @@ def main() -> None:
 
 
 def measure(brokers: str, contestant: str, options: argparse.Namespace) -> dict[str, Any]:
-    given = ["--work", contestant, brokers, "--warm-ups", str(options.warm_ups), "--repeat", str(options.repeat)]
-    command = [sys.executable, "-m", "benchmarks.archive", *given]
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, timeout=900)
-    measured = json.loads(done.stdout.splitlines()[-1])
+    arguments = ["--work", contestant, brokers, "--warm-ups", str(options.warm_ups), "--repeat", str(options.repeat)]
+    command = [sys.executable, "-m", "benchmarks.archive", *arguments]
+    completed = subprocess.run(command, check=True, stdout=subprocess.PIPE, timeout=900)
+    measured = json.loads(completed.stdout.splitlines()[-1])
     best = min(measured["runs"], key=lambda run: run["wall_s"])
     return {
         "contestant": contestant,

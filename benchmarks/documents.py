@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.meter import Meter
 from headrace.core.context import Context
 from headrace.core.processor import FlowLakeTable, Processor, StepContext
-from headrace.engine.inputs.processing import RowLetters
-from headrace.engine.letters.dead_letters import LetterBox
+from headrace.engine.inputs.processing import StepDeadLetters
+from headrace.engine.letters.dead_letters import DeadLetterWriter
 from headrace.engine.spark.session import start_session
 from headrace.processors.document import Document
 from headrace.processors.explode import Explode
@@ -89,11 +89,11 @@ def events(spark: SparkSession, rows: int) -> DataFrame:
     )
 
 
-def batches(given: DataFrame) -> DataFrame:
+def batches(rows: DataFrame) -> DataFrame:
     from pyspark.sql import functions as F
 
     one = F.array_repeat(F.col("value"), IN_A_BATCH)
-    return given.where(f"n % {IN_A_BATCH} = 0").select(
+    return rows.where(f"n % {IN_A_BATCH} = 0").select(
         F.concat(F.lit('{"id":"x","events":['), F.array_join(one, ","), F.lit("]}")).alias("value")
     )
 
@@ -111,20 +111,20 @@ def rate(meter: Meter, make: Callable[[], DataFrame], rows: int, repeats: int = 
 
 def measure(spark: SparkSession, rows: int, folder: Path) -> list[dict[str, Any]]:
     around = Alone(Context(folder, str(folder)))
-    letters = RowLetters(LetterBox(folder / "letters", "bench", "step", "g"))
+    letters = StepDeadLetters(DeadLetterWriter(folder / "letters", "bench", "step", "g"))
     at = StepContext(around.context, "bench", "step", letters, streaming=False)
-    given = events(spark, rows).cache()
-    whole = batches(given).cache()
-    size = given.selectExpr("avg(length(value))").first()
+    documents = events(spark, rows).cache()
+    whole = batches(documents).cache()
+    size = documents.selectExpr("avg(length(value))").first()
     assert size is not None
     works: dict[str, Callable[[], DataFrame]] = {
-        "reading": lambda: given,
-        "a Python stage": lambda: given.mapInArrow(lambda found: found, given.schema),
+        "reading": lambda: documents,
+        "a Python stage": lambda: documents.mapInArrow(lambda batches_: batches_, documents.schema),
         "explode": lambda: Explode(path="events").apply(whole, at),
         "explode by from_json": lambda: whole.selectExpr("explode(from_json(value, 'events array<string>').events)"),
     }
     for name, step in STEPS.items():
-        works[name] = partial(step.bound(around).apply, given, at)
+        works[name] = partial(step.bound(around).apply, documents, at)
     meter = Meter()
     try:
         return [{"step": name, "bytes": round(size[0])} | rate(meter, make, rows) for name, make in works.items()]
@@ -139,15 +139,15 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         spark = start_session(SparkSpec(master="local[2]"), "documents", Path(scratch) / "logs")
-        found = measure(spark, options.rows, Path(scratch))
+        figures = measure(spark, options.rows, Path(scratch))
         spark.stop()
     load = os.getloadavg()[0]
     if options.json:
-        print(json.dumps({"rows": options.rows, "cpus": os.cpu_count(), "load": round(load, 1), "results": found}))
+        print(json.dumps({"rows": options.rows, "cpus": os.cpu_count(), "load": round(load, 1), "results": figures}))
         return
-    for line in found:
+    for line in figures:
         print(f"{line['step']:28} {line['rows_per_cpu_s']:>10,} rows per CPU second, {line['us_per_row']:>6} µs each")
-    print(f"{options.rows:,} documents of {found[0]['bytes']:,} bytes; load {load:.1f} on {os.cpu_count()} cores")
+    print(f"{options.rows:,} documents of {figures[0]['bytes']:,} bytes; load {load:.1f} on {os.cpu_count()} cores")
 
 
 if __name__ == "__main__":

@@ -173,13 +173,13 @@ def engine(folder: Path, text: str) -> Iterator[Engine]:
 @contextmanager
 def steady(kafka: Kafka, rate: int) -> Iterator[list[int]]:
     """Produce at a steady rate; the list holds the number of sent records."""
-    sent, done = [0], threading.Event()
+    sent, stopped = [0], threading.Event()
 
     def produce() -> None:
         producer = Producer({"bootstrap.servers": kafka.address, "linger.ms": 20})
         chance = random.Random(11)  # noqa: S311
         began = time.monotonic()
-        while not done.wait(0.05):
+        while not stopped.wait(0.05):
             due = int((time.monotonic() - began) * rate)
             for number in range(sent[0], due):
                 value = {**event(number, chance), "event_timestamp": datetime.now(UTC).isoformat()}
@@ -193,18 +193,18 @@ def steady(kafka: Kafka, rate: int) -> Iterator[list[int]]:
     try:
         yield sent
     finally:
-        done.set()
+        stopped.set()
         thread.join()
 
 
 def _batch_times(samples: Sequence[dict[str, Any]], flow: str) -> dict[str, Any]:
     """Return batch durations in the first and the last sixth, after a minute of warm-up."""
-    seen: dict[int, tuple[float, float]] = {}
+    durations: dict[int, tuple[float, float]] = {}
     for sample in samples:
         batch = sample["batches"].get(flow)
         if batch and batch["rows"] and batch["duration_s"] is not None and sample["at"] > 60:
-            seen.setdefault(batch["id"], (sample["at"], batch["duration_s"]))
-    times = [seconds for _at, seconds in sorted(seen.values())]
+            durations.setdefault(batch["id"], (sample["at"], batch["duration_s"]))
+    times = [seconds for _at, seconds in sorted(durations.values())]
     part = max(1, len(times) // 6)
     start, end = statistics.median(times[:part]), statistics.median(times[-part:])
     return {
@@ -220,12 +220,12 @@ def _memory(samples: Sequence[dict[str, Any]]) -> dict[str, dict[str, float]]:
     """Return memory at each quarter, and the least-squares slope over the second half, when heaps grow no more."""
     half = samples[len(samples) // 2 :]
     quarters = [samples[min(len(samples) - 1, len(samples) * part // 4)]["mb"] for part in range(5)]
-    found = {}
+    figures = {}
     for part in ("driver", "jvm", "workers", "all"):
         used = [_used(sample["mb"], part) for sample in half]
         slope = statistics.linear_regression([sample["at"] / 3600 for sample in half], used).slope
-        found[part] = {"mb": [round(_used(mb, part)) for mb in quarters], "slope_mb_per_hour": round(slope, 1)}
-    return found
+        figures[part] = {"mb": [round(_used(mb, part)) for mb in quarters], "slope_mb_per_hour": round(slope, 1)}
+    return figures
 
 
 def _used(mb: dict[str, float], part: str) -> float:

@@ -119,18 +119,18 @@ def run(folder: Path, spark: SparkSession, service: Answers, rows: int, capacity
 
 def check(folder: Path, rows: int, failing: int) -> tuple[int, int]:
     """Check that every row is in the sink once, with the right answer, or is a dead letter."""
-    from headrace.engine.letters.dead_letters import read_letters
+    from headrace.engine.letters.dead_letters import read_dead_letters
 
-    found = [row for file in (folder / "out").rglob("*.json") for row in pyarrow.json.read_json(file).to_pylist()]
-    for row in found:
+    written = [row for file in (folder / "out").rglob("*.json") for row in pyarrow.json.read_json(file).to_pylist()]
+    for row in written:
         name = f"name of {row['customer']}"
         assert (row["name"], row["score"]) == (name, len(row["customer"]) + 0.5), f"a wrong answer: {row}"
-    letters = read_letters(folder / "state" / "dead_letters").to_pylist()
+    letters = read_dead_letters(folder / "state" / "dead_letters").to_pylist()
     assert {one["reason"] for one in letters} <= {"http-status-400"}
-    ids = [row["id"] for row in found] + [json.loads(one["value"])["id"] for one in letters]
+    ids = [row["id"] for row in written] + [json.loads(one["value"])["id"] for one in letters]
     assert sorted(ids) == list(range(rows)), f"{len(ids)} of {rows} rows, {len(set(ids))} of them different"
     assert bool(letters) == bool(failing)
-    return len(found), len(letters)
+    return len(written), len(letters)
 
 
 def table(report: dict[str, Any]) -> str:

@@ -106,7 +106,7 @@ def measure(spark: SparkSession, project: Project, names: Sequence[str], rows: i
     """A line per function."""
     spark.sql(ROWS.replace("{rows}", str(rows))).repartition(2).createOrReplaceTempView("given")
     spark.sql("CACHE TABLE given")
-    found = []
+    figures = []
     for name in names:
         ours, native = PAIRS[name]
         group = " GROUP BY k" if ours.startswith("k, ") else ""
@@ -117,8 +117,8 @@ def measure(spark: SparkSession, project: Project, names: Sequence[str], rows: i
         python = (function.arrow or function.build) is not None and function.name.lower() in called(text)
         line = {"function": name, "in": "Python" if python else "Spark", "native": native}
         line |= {"rows_per_s": round(rows / times[0]), "native_rows_per_s": round(rows / times[1])}
-        found.append(line | {"ratio": round(times[1] / times[0], 2)})
-    return found
+        figures.append(line | {"ratio": round(times[1] / times[0], 2)})
+    return figures
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

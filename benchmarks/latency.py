@@ -49,10 +49,10 @@ def main() -> None:
     options = parser.parse_args()
     with Kafka() as kafka:
         modes = ("realtime", "micro_batch")
-        found: dict[str, Any] = {mode: measured(kafka, mode, options) for mode in modes}
+        figures: dict[str, Any] = {mode: measured(kafka, mode, options) for mode in modes}
     for name in ("p50_ms", "p99_ms"):
-        found[f"ratio_{name[:3]}"] = round(found["micro_batch"][name] / found["realtime"][name], 1)
-    print(json.dumps({"rate": options.rate, "trigger": options.trigger, **found}, indent=2))
+        figures[f"ratio_{name[:3]}"] = round(figures["micro_batch"][name] / figures["realtime"][name], 1)
+    print(json.dumps({"rate": options.rate, "trigger": options.trigger, **figures}, indent=2))
 
 
 def measured(kafka: Kafka, mode: str, options: argparse.Namespace) -> dict[str, Any]:
@@ -81,13 +81,13 @@ def measured(kafka: Kafka, mode: str, options: argparse.Namespace) -> dict[str, 
 @contextmanager
 def steady(kafka: Kafka, topic: str, rate: int) -> Iterator[None]:
     """Produce at a steady rate, without waiting for results."""
-    done = threading.Event()
+    stopped = threading.Event()
 
     def produce() -> None:
         # the default of clients: it waits up to 5 ms, which is part of the latency
         producer = Producer({"bootstrap.servers": kafka.address})
         began, number = time.monotonic(), 0
-        while not done.is_set():
+        while not stopped.is_set():
             pause = began + number / rate - time.monotonic()
             if pause > 0:
                 time.sleep(pause)
@@ -102,7 +102,7 @@ def steady(kafka: Kafka, topic: str, rate: int) -> Iterator[None]:
     try:
         yield
     finally:
-        done.set()
+        stopped.set()
         thread.join()
 
 

@@ -74,8 +74,8 @@ def measured(reader: StoreReader, document: dict[str, Any]) -> dict[str, Any]:
     def parse() -> None:
         parse_query(document, ENDPOINT, page=1_000)
 
-    found = ask()
-    return {"rows": found, "microseconds": _micros(ask), "of which parsing": _micros(parse)}
+    page = ask()
+    return {"rows": page, "microseconds": _micros(ask), "of which parsing": _micros(parse)}
 
 
 def _micros(call: Any) -> float:
@@ -94,8 +94,8 @@ def main(count: int) -> None:
         for position, at in enumerate(range(0, count, BATCH), 1):
             writer.apply(position, [whole.slice(at, BATCH)])
         reader = StoreReader.open(Path(folder))
-        found = {name: measured(reader, document) for name, document in QUERIES.items()}
-        print(json.dumps({"rows": count, "CPU time per query": found}, indent=2))
+        figures = {name: measured(reader, document) for name, document in QUERIES.items()}
+        print(json.dumps({"rows": count, "CPU time per query": figures}, indent=2))
         reader.close()
         writer.close()
 

@@ -72,7 +72,7 @@ def measured(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
         redis = None if options.no_redis else stack.enter_context(servers.Redis(folder / "redis", options.rows))
         check(node, go, options.rows)
         rounds = [_round(node, go, redis, options, number) for number in range(options.rounds)]
-    found = {name: _median([one[name] for one in rounds]) for name in rounds[0]}
+    medians = {name: _median([one[name] for one in rounds]) for name in rounds[0]}
     return {
         "rows": options.rows,
         "row_bytes": len(next(lines(1))[1]),
@@ -80,9 +80,9 @@ def measured(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
         "workers": options.workers,
         "cpus": os.cpu_count(),
         "applier": applied,
-        "measured": found,
+        "measured": medians,
         "rounds": rounds,
-        "targets": _targets(found, applied),
+        "targets": _targets(medians, applied),
     }
 
 
@@ -92,9 +92,9 @@ def check(node: servers.Node, go: servers.Go, rows: int) -> None:
     ours, theirs = load.fetch(f"{node.url}/{ENDPOINT.name}/{key}"), load.fetch(f"{go.url}/{ENDPOINT.name}/{key}")
     if json.loads(ours) != json.loads(theirs):
         raise SystemExit(f"headrace and the Go server give different rows: {ours!r} and {theirs!r}")
-    found = load.fetch(f"{node.url}/{ENDPOINT.name}/query", {"$filter": {"batch": 1}, "$limit": PER_GROUP})
-    if len(json.loads(found)) != PER_GROUP:
-        raise SystemExit(f"a query gives {len(json.loads(found))} rows instead of {PER_GROUP}")
+    page = load.fetch(f"{node.url}/{ENDPOINT.name}/query", {"$filter": {"batch": 1}, "$limit": PER_GROUP})
+    if len(json.loads(page)) != PER_GROUP:
+        raise SystemExit(f"a query gives {len(json.loads(page))} rows instead of {PER_GROUP}")
 
 
 def _round(
@@ -111,31 +111,31 @@ def _round(
     if not options.no_grpc:
         asks["grpc_get"] = lambda seconds: load.grpc_gets(node, options, seconds, typed=True)
         asks["grpc_get_common"] = lambda seconds: load.grpc_gets(node, options, seconds, typed=False)
-    found = {}
+    figures = {}
     for name, ask in asks.items():
         if number == 0:
             ask(min(2.0, options.seconds))
         note(f"round {number + 1}: {name}")
-        found[name] = ask(options.seconds)
-    return found
+        figures[name] = ask(options.seconds)
+    return figures
 
 
 def _median(rounds: Sequence[dict[str, float]]) -> dict[str, float]:
     return {name: round(statistics.median(one[name] for one in rounds), 3) for name in rounds[0]}
 
 
-def _targets(found: dict[str, dict[str, float]], applied: dict[str, float]) -> dict[str, dict[str, Any]]:
+def _targets(figures: dict[str, dict[str, float]], applied: dict[str, float]) -> dict[str, dict[str, Any]]:
     values = {
-        "get_vs_go": found["get"]["per_cpu_s"] / found["get_go"]["per_cpu_s"],
-        "query_per_s": found["query"]["per_s"],
+        "get_vs_go": figures["get"]["per_cpu_s"] / figures["get_go"]["per_cpu_s"],
+        "query_per_s": figures["query"]["per_s"],
         "inserts_per_s": applied["inserts_per_s"],
         "updates_per_s": applied["updates_per_s"],
     }
-    if "grpc_get" in found:
-        values["grpc_vs_rest"] = found["grpc_get"]["per_cpu_s"] / found["get"]["per_cpu_s"]
+    if "grpc_get" in figures:
+        values["grpc_vs_rest"] = figures["grpc_get"]["per_cpu_s"] / figures["get"]["per_cpu_s"]
     return {
-        name: {"what": what, "wanted": wanted, "found": round(values[name], 2), "met": values[name] >= wanted}
-        for name, (wanted, what) in TARGETS.items()
+        name: {"what": description, "wanted": target, "found": round(values[name], 2), "met": values[name] >= target}
+        for name, (target, description) in TARGETS.items()
         if name in values
     }
 

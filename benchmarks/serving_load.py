@@ -138,12 +138,12 @@ def redis_gets(redis: Redis, options: argparse.Namespace, seconds: float) -> dic
 def _redis(redis: Redis, options: argparse.Namespace, requests: int) -> dict[str, float]:
     command = [str(_find("redis-benchmark")), "-p", str(redis.port), "-c", str(options.connections),
                "-n", str(requests), "-r", str(options.rows), "--csv", "GET", "key:__rand_int__"]  # fmt: skip
-    (found,) = csv.DictReader(_output(command).splitlines())
+    (row,) = csv.DictReader(_output(command).splitlines())
     return {
         "requests": float(requests),
-        "per_s": float(found["rps"]),
-        "p50_ms": float(found["p50_latency_ms"]),
-        "p99_ms": float(found["p99_latency_ms"]),
+        "per_s": float(row["rps"]),
+        "p50_ms": float(row["p50_latency_ms"]),
+        "p99_ms": float(row["p99_latency_ms"]),
     }
 
 
@@ -161,29 +161,34 @@ def grpc_gets(node: Node, options: argparse.Namespace, seconds: float, *, typed:
 
 def parse_ghz(text: str) -> dict[str, float]:
     """Parse the output of ghz. A failed call is an error."""
-    found = json.loads(text)
-    failed = {status: count for status, count in found["statusCodeDistribution"].items() if status != "OK"}
-    if failed or not found["count"]:
-        raise SystemExit(f"ghz: {failed or 'no call was made'}: {found.get('errorDistribution')}")
-    latencies = {one["percentage"]: one["latency"] / 1e6 for one in found["latencyDistribution"]}
-    return {"requests": float(found["count"]), "per_s": found["rps"], "p50_ms": latencies[50], "p99_ms": latencies[99]}
+    report = json.loads(text)
+    failed = {status: count for status, count in report["statusCodeDistribution"].items() if status != "OK"}
+    if failed or not report["count"]:
+        raise SystemExit(f"ghz: {failed or 'no call was made'}: {report.get('errorDistribution')}")
+    latencies = {one["percentage"]: one["latency"] / 1e6 for one in report["latencyDistribution"]}
+    return {
+        "requests": float(report["count"]),
+        "per_s": report["rps"],
+        "p50_ms": latencies[50],
+        "p99_ms": latencies[99],
+    }
 
 
 def _output(command: Sequence[str]) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"{command[0]} failed: {done.stderr.strip() or done.stdout.strip()}")
-    return done.stdout
+    completed = subprocess.run(command, capture_output=True, text=True, check=False)
+    if completed.returncode:
+        raise SystemExit(f"{command[0]} failed: {completed.stderr.strip() or completed.stdout.strip()}")
+    return completed.stdout
 
 
 def _metered(processes: Sequence[psutil.Process], ask: Callable[[], dict[str, float]]) -> dict[str, float]:
     """Add the cost of the server's processes per request."""
     before, began = _cpu(processes), time.perf_counter()
-    found = ask()
+    figures = ask()
     took, cpu = time.perf_counter() - began, _cpu(processes) - before
-    requests = found.pop("requests")
+    requests = figures.pop("requests")
     return {
-        **found,
+        **figures,
         "per_cpu_s": requests / max(cpu, 0.01),
         "cpu": cpu / took,
         "load": os.getloadavg()[0],

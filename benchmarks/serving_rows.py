@@ -33,10 +33,10 @@ _BEGIN = 1_767_225_600_000_000
 
 def lines(rows: int) -> Iterator[tuple[int, bytes]]:
     """Yield keys and served rows, for the other servers."""
-    made = RowJson(ENDPOINT.columns)
+    encoder = RowJson(ENDPOINT.columns)
     for first in range(1, rows + 1, PER_SEGMENT):
         batch = changes(first, min(first + PER_SEGMENT, rows + 1), 0)
-        yield from enumerate(made.rows(batch.select(ENDPOINT.columns.names)), first)
+        yield from enumerate(encoder.rows(batch.select(ENDPOINT.columns.names)), first)
 
 
 def changes(first: int, end: int, turn: int) -> pa.RecordBatch:
@@ -86,10 +86,10 @@ def _written(root: Path, rows: int, turn: int) -> Log:
 
 
 def _applied(writer: StoreWriter, log: Log, base: int, expected: int) -> tuple[float, float]:
-    wall, cpu, done = time.perf_counter(), time.process_time(), 0
+    wall, cpu, applied = time.perf_counter(), time.process_time(), 0
     for segment in log.after(0, log.end()):
-        done += writer.apply(base + segment.position, log.changes(segment)).changes
+        applied += writer.apply(base + segment.position, log.changes(segment)).changes
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-    if done != expected:
-        raise SystemExit(f"{done:,} changes had an effect instead of {expected:,}")
-    return done / wall, done / cpu
+    if applied != expected:
+        raise SystemExit(f"{applied:,} changes had an effect instead of {expected:,}")
+    return applied / wall, applied / cpu

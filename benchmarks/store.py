@@ -64,9 +64,9 @@ def run(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     result["gets"] = measured(lambda: get(reader, options), options.gets)
     reader.close()
     writer.close()
-    other = StoreWriter.open(folder / "scattered", ORDERS)
-    result["inserts_in_random_order"] = applied(other, [changes(ids, 0) for ids in scattered])
-    other.close()
+    random_store = StoreWriter.open(folder / "scattered", ORDERS)
+    result["inserts_in_random_order"] = applied(random_store, [changes(ids, 0) for ids in scattered])
+    random_store.close()
     return result
 
 

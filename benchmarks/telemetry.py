@@ -79,10 +79,10 @@ def session(scratch: Path) -> SparkSession:
 
 def keep_apart(services: set[int]) -> None:
     """Bind this process and its future children to one core, and the running services to another."""
-    own, other, *_ = sorted(os.sched_getaffinity(0))
+    own, service_core, *_ = sorted(os.sched_getaffinity(0))
     for service in services:
         for thread in Path(f"/proc/{service}/task").iterdir():
-            os.sched_setaffinity(int(thread.name), {other})
+            os.sched_setaffinity(int(thread.name), {service_core})
     os.sched_setaffinity(0, {own})
 
 
@@ -124,8 +124,8 @@ def run(
     project = load(APP, profile="kafka", overrides=[f"variables.env={env}", f"state={folder / env}", *overrides])
     load_before = os.getloadavg()[0]
     stages = [stage(project, spark, name, services) for name in STAGES if name in project.spec.flows]
-    found = Counter({topic: size_of(kafka, f"{env}.{topic}") for topic in TOPICS})
-    check(sent, found, denormalised="denormalise" in project.spec.flows)
+    counts = Counter({topic: size_of(kafka, f"{env}.{topic}") for topic in TOPICS})
+    check(sent, counts, denormalised="denormalise" in project.spec.flows)
     return {
         "events": sent.total(),
         "event_bytes": average,
@@ -134,15 +134,15 @@ def run(
         "all": whole(sent.total(), stages),
         "cpus": len(os.sched_getaffinity(0)),
         "load_before": round(load_before, 1),
-        "topics": {topic: count for topic, count in found.items() if count},
+        "topics": {topic: count for topic, count in counts.items() if count},
     }
 
 
 def whole(events: int, stages: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the total of some stages."""
     seconds, cpu = sum(one["seconds"] for one in stages), sum(one["cpu_s"] for one in stages)
-    told = {"seconds": round(seconds, 1), "events_per_s": round(events / seconds)}
-    return {**told, "cpu_s": round(cpu, 1), "events_per_cpu_s": round(events / cpu)}
+    figures = {"seconds": round(seconds, 1), "events_per_s": round(events / seconds)}
+    return {**figures, "cpu_s": round(cpu, 1), "events_per_cpu_s": round(events / cpu)}
 
 
 def produce(kafka: Kafka, topic: str, batches: Iterable[Batch]) -> tuple[Counter[str], int]:
@@ -174,14 +174,14 @@ def stage(project: Project, spark: SparkSession, name: str, services: set[int]) 
     plan = make_plan(project, [name])
     meter = Meter(services)
     before, began = meter.cpu_seconds(), time.monotonic()
-    (done,) = Runner(FlowStarter(project, state, spark, until_caught_up=True), plan).run(seconds=1800)
+    (run,) = Runner(FlowStarter(project, state, spark, until_caught_up=True), plan).run(seconds=1800)
     seconds, used = time.monotonic() - began, meter.cpu_seconds() - before
     meter.close()
-    if done.error is not None:
-        raise done.error
-    rows = done.rows_in
-    told = {"stage": name, "records": rows, "seconds": round(seconds, 2), "cpu_s": round(used, 2)}
-    return {**told, "records_per_cpu_s": round(rows / used), "peak_mb": round(meter.peak_mb)}
+    if run.error is not None:
+        raise run.error
+    rows = run.rows_in
+    figures = {"stage": name, "records": rows, "seconds": round(seconds, 2), "cpu_s": round(used, 2)}
+    return {**figures, "records_per_cpu_s": round(rows / used), "peak_mb": round(meter.peak_mb)}
 
 
 def size_of(kafka: Kafka, topic: str) -> int:
@@ -202,20 +202,20 @@ def size_of(kafka: Kafka, topic: str) -> int:
     return count
 
 
-def check(sent: Counter[str], found: Counter[str], denormalised: bool) -> None:
+def check(sent: Counter[str], counts: Counter[str], denormalised: bool) -> None:
     """Check that every event is in exactly one topic."""
-    log = sent["log"] + found["telemetry.ingest"]
-    assert found["druid.events.log"] == log, f"{found['druid.events.log']} of {log} LOG events"
-    items = found["telemetry.unique.primary"] + found["telemetry.unique.secondary"] - found["telemetry.cb.audit"]
-    assert found["telemetry.unique"] == items, f"{found['telemetry.unique']} of {items} events that are kept"
+    log = sent["log"] + counts["telemetry.ingest"]
+    assert counts["druid.events.log"] == log, f"{counts['druid.events.log']} of {log} LOG events"
+    items = counts["telemetry.unique.primary"] + counts["telemetry.unique.secondary"] - counts["telemetry.cb.audit"]
+    assert counts["telemetry.unique"] == items, f"{counts['telemetry.unique']} of {items} events that are kept"
     if not denormalised:
-        assert found["telemetry.failed"] == sent["failed"], (
-            f"{found['telemetry.failed']} of {sent['failed']} bad events"
+        assert counts["telemetry.failed"] == sent["failed"], (
+            f"{counts['telemetry.failed']} of {sent['failed']} bad events"
         )
     else:
-        unique = found["telemetry.unique.primary"] + found["telemetry.unique.secondary"] + sent["failed"]
-        assert found["telemetry.denorm"] + found["telemetry.failed"] == unique
-        assert found["druid.events.telemetry"] == found["telemetry.denorm"]
+        unique = counts["telemetry.unique.primary"] + counts["telemetry.unique.secondary"] + sent["failed"]
+        assert counts["telemetry.denorm"] + counts["telemetry.failed"] == unique
+        assert counts["druid.events.telemetry"] == counts["telemetry.denorm"]
 
 
 def table(report: dict[str, Any]) -> str:

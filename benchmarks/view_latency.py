@@ -104,18 +104,18 @@ def _served(client: httpx.Client, url: str) -> dict[str, str] | None:
     return {row["region"]: row["total"] for row in answer.json()} if answer.status_code == 200 else None
 
 
-def _await(asked: Any, wanted: dict[str, str], seconds: float, run: subprocess.Popen[bytes]) -> None:
+def _await(fetch: Any, expected: dict[str, str], seconds: float, run: subprocess.Popen[bytes]) -> None:
     until = time.monotonic() + seconds
-    while asked() != wanted:
+    while fetch() != expected:
         if run.poll() is not None or time.monotonic() > until:
             raise SystemExit(f"the endpoint does not say what the database says after {seconds:.0f} s")
         time.sleep(0.01)
 
 
 def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
 
 
 if __name__ == "__main__":

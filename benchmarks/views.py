@@ -84,11 +84,11 @@ class Tables:
     def changed(self, changes: int, moved: int) -> dict[str, TableDelta]:
         old = self.rows["orders"]
         places = np.sort(self._random.choice(old.num_rows, changes - moved, replace=False))
-        made = {"orders": self._update("orders", places, _orders(places, self._random))}
+        updates = {"orders": self._update("orders", places, _orders(places, self._random))}
         places = np.sort(self._random.choice(CUSTOMERS, moved, replace=False))
         regions = self._random.integers(0, REGIONS, moved)
-        made["customers"] = self._update("customers", places, _customers(places, regions)) if moved else []
-        return {name: self._input(name, parts) for name, parts in made.items()}
+        updates["customers"] = self._update("customers", places, _customers(places, regions)) if moved else []
+        return {name: self._input(name, parts) for name, parts in updates.items()}
 
     def _update(self, name: str, places: Any, new: pa.Table) -> list[pa.Table]:
         old = self.rows[name].take(pa.array(places))
@@ -138,19 +138,19 @@ def measured(spark: SparkSession, scratch: Path, orders: int, options: argparse.
     numbers = iter(range(1_000_000))
     first = _batch(view, next(numbers), tables.everything(), result)
     figures: dict[str, Any] = {"orders": orders, "first_batch_seconds": round(first, 2)}
-    for share, what in ((0.0, ""), (0.01, "_some_of_customers")):
+    for share, suffix in ((0.0, ""), (0.01, "_some_of_customers")):
         for changes in options.changes:
             times = [
                 _batch(view, next(numbers), tables.changed(changes, int(changes * share)), result)
                 for _ in range(options.warm_ups + options.batches)
             ]
             middle = statistics.median(times[options.warm_ups :])
-            figures[f"{changes}_changes{what}"] = {
+            figures[f"{changes}_changes{suffix}"] = {
                 "seconds": round(middle, 3),
                 "slowest": round(max(times[options.warm_ups :]), 3),
                 "changes_per_second": round(changes / middle),
             }
-        figures[f"recompute_seconds{what}"] = _recompute(session, tables, result, options)
+        figures[f"recompute_seconds{suffix}"] = _recompute(session, tables, result, options)
     figures["kept"] = {name: held.rows for name, held in view.state.sizes().items()}
     return figures
 
@@ -160,10 +160,10 @@ def _batch(
 ) -> float:
     begun = time.perf_counter()
     rows = view.apply(number, inputs).rows()
-    taken = time.perf_counter() - begun
+    seconds = time.perf_counter() - begun
     for *row, weight in rows:
         result[tuple(row)] += weight
-    return taken
+    return seconds
 
 
 def _recompute(

@@ -32,6 +32,16 @@ SharedService = TypeVar("SharedService", bound=Service)
 # then has room for 48 MB of compiled code, which a shared session fills in some minutes: from there on it would throw
 # away what it soon compiles again, which took a quarter of its time.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m")
+# HEADRACE_ACCELERATE=0 runs all tests as with `spark.accelerate: false`, in this process and in those that tests start.
+ACCELERATED = os.environ.get("HEADRACE_ACCELERATE") != "0"
+if not ACCELERATED:
+    from tests.faults.planting import planted_environment
+
+    from headrace.engine.spark import session
+    from headrace.engine.spark.acceleration import Acceleration
+
+    session.acceleration_of = lambda _spec: Acceleration()
+    os.environ["PYTHONPATH"] = planted_environment()["PYTHONPATH"]
 # On a busy machine an example takes any time, and says nothing by it.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
@@ -89,6 +99,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if told:
         total = sum(one["view cases"] for one in told)
         terminalreporter.write_line(f"views: {total} random cases of {len(told)} shapes, seed {told[0]['view seed']}")
+
+
+@pytest.fixture(scope="session")
+def accelerated() -> None:
+    """Of tests that are about an acceleration of Spark."""
+    if not ACCELERATED:
+        pytest.skip("HEADRACE_ACCELERATE=0")
 
 
 @pytest.fixture(scope="session")

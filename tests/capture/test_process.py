@@ -41,8 +41,8 @@ PARENT = """
 import sys, time
 from pathlib import Path
 from headrace.core.processes.children import Child
-from headrace.project.project_ref import Given
-child = Child("capture", "headrace.capture", Given(Path(sys.argv[1])).environment(), Path(sys.argv[1]) / "log.txt")
+from headrace.project.project_ref import ProjectRef
+child = Child("capture", "headrace.capture", ProjectRef(Path(sys.argv[1])).environment(), Path(sys.argv[1]) / "log.txt")
 child.start()
 print(child.pid, flush=True)
 time.sleep(600)

@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from headrace.engine.letters.dead_letter_index import LetterBook
-from headrace.engine.letters.dead_letters import SCHEMA, LetterBox
+from headrace.engine.letters.dead_letter_index import DeadLetterIndex
+from headrace.engine.letters.dead_letters import SCHEMA, DeadLetterWriter
 from headrace.engine.letters.late_rows import SCHEMA as LATE
 from headrace.engine.replay.replay_folders import FlowReplay, UnfinishedReplays
 from headrace.engine.replay.replay_plan import ReplayPlanner
@@ -178,7 +178,7 @@ def test_refusals(
     ran = headrace("dead-letters", *arguments)
     assert f"error[{code}]" in ran.err or ran.error["error"]["code"] == code
     assert ran.code == exit_code
-    assert LetterBook(shop / ".headrace" / "dead_letters").history.read().num_rows == 0, "nothing was changed"
+    assert DeadLetterIndex(shop / ".headrace" / "dead_letters").history.read().num_rows == 0, "nothing was changed"
 
 
 def test_discard(headrace: Run, shop: Path) -> None:
@@ -245,8 +245,8 @@ def test_letters_of_what_is_gone_and_without_what_is_needed(headrace: Run, shop:
 def test_what_a_replay_has_begun_with_cannot_be_discarded(headrace: Run, shop: Path) -> None:
     project = load(shop)
     state = StateDir.of(project.context)
-    book = LetterBook(state.dead_letters)
-    shelf = book.shelf()
+    book = DeadLetterIndex(state.dead_letters)
+    shelf = book.read()
     (made,) = ReplayPlanner(project, state, shelf).plan(book.find(shelf, ["2"]), ()).replays
     UnfinishedReplays(state.replays).begin(made, shelf)
     ran = headrace("dead-letters", "discard", "2", "-p", shop, "--yes")
@@ -302,7 +302,7 @@ def test_late_rows(headrace: Run, shop: Path) -> None:
 
 
 def test_letters_as_the_engine_writes_them(headrace: Run, shop: Path) -> None:
-    box = LetterBox(shop / ".headrace" / "dead_letters", "big", "orders", "g2-b")
+    box = DeadLetterWriter(shop / ".headrace" / "dead_letters", "big", "orders", "g2-b")
     box.add("malformed", "x", {"topic": "orders", "partition": 0, "offset": 1}, b"y", {"_key": b"k", "_timestamp": NOW})
     box.flush()
     (item,) = headrace("dead-letters", "list", shop, "--since", "10min", "--json").data["items"]

@@ -42,7 +42,7 @@ def test_lists_which_runs_and_which_is_built(built: tuple[Path, Generation, Gene
     assert all(one["defined"] for one in found)
     lines = headrace("generations", "list", project, "big").out.splitlines()
     assert lines[2].split()[:3] == ["big", made.id, "candidate"]
-    assert "built beside" in headrace("plan", project).out
+    assert "built in parallel" in headrace("plan", project).out
     assert headrace("generations", "list", project, "bg", "--json").error["error"]["code"] == "unknown-flow"
 
 

@@ -17,7 +17,7 @@ from headrace.core.errors import ProjectError
 from headrace.engine.observe.http import StatusServer
 from headrace.engine.state.lease import Owner
 from headrace.engine.state.state import StateDir
-from headrace.engine.state.status_file import look, write_status
+from headrace.engine.state.status_file import read_status, write_status
 from headrace.project.model import HttpSpec
 
 from .conftest import Run, cpu_of_children
@@ -134,7 +134,7 @@ def test_an_engine_that_cannot_write_is_asked(state: StateDir, engine: subproces
 
     server = StatusServer(HttpSpec(port=0), Board(), None)  # type: ignore[arg-type]
     write_status(state, document(engine.pid, age=600, http=server.address))
-    seen = look(state)
+    seen = read_status(state)
     server.close()
     assert seen.freshness == "live"
     assert seen.document is not None

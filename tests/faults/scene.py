@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
+from tests.faults.planting import planted_environment
 
 if TYPE_CHECKING:
     from headrace.testing.services import Kafka
@@ -176,9 +177,7 @@ class Scene:
 
     def start(self, *arguments: str, crash: str | None = None, plant: str | None = None) -> Engine:
         """Start the engine, perhaps with something planted."""
-        env = {**os.environ, "FAULTS_LOCK": str(self.state / "engine.lock")}
-        env |= {"PYTHONPATH": os.pathsep.join(filter(None, (str(HERE / "planted"), os.environ.get("PYTHONPATH"))))}
-        env |= {"HEADRACE_CRASH": crash} if crash else {}
+        env = planted_environment(crash, FAULTS_LOCK=str(self.state / "engine.lock"))
         env |= {"FAULTS_PLANT": plant} if plant else {}
         log = self.folder / f"life-{len(self.lives):02d}.log"
         with log.open("wb") as output:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
+from tests.faults.planting import planted_environment
 from tests.faults.scene import SHORT_LIVED, Engine, await_true
 from tests.system.conftest import RunProject, consume, produce
 
@@ -83,7 +84,7 @@ class Scene:
         self.fed += count
 
     def start(self, *arguments: str, crash: str | None = None) -> Engine:
-        env = {**os.environ, **({"HEADRACE_CRASH": f"{crash}:sums"} if crash else {})}
+        env = planted_environment(f"{crash}:sums" if crash else None)
         log = self.folder / f"life-{len(self.lives)}.log"
         with log.open("wb") as output:
             command = [sys.executable, "-m", "headrace", "run", str(self.folder), *arguments]

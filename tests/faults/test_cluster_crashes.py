@@ -21,8 +21,8 @@ import pytest
 from deltalake import DeltaTable
 from tests.faults.scene import FLOWS, Engine, Scene, await_true
 
-from headrace.engine.spark.class_archive import java_options
-from headrace.engine.spark.java_helpers import own_jar
+from headrace.engine.spark.class_archive import archive_options
+from headrace.engine.spark.java_helpers import helpers_jar
 from headrace.testing.services import Spark
 
 if TYPE_CHECKING:
@@ -41,8 +41,8 @@ def small_executors() -> dict[str, str]:
     """As drivers do, executors on this machine take Spark's classes from the archive, which fits one class path."""
     return {
         "spark.executor.memory": "600m",
-        "spark.executor.extraClassPath": str(own_jar()),
-        "spark.executor.extraJavaOptions": " ".join(["-XX:TieredStopAtLevel=1", *java_options()]),
+        "spark.executor.extraClassPath": str(helpers_jar()),
+        "spark.executor.extraJavaOptions": " ".join(["-XX:TieredStopAtLevel=1", *archive_options()]),
     }
 
 

@@ -19,7 +19,7 @@ from tests.conftest import unavailable
 from tests.faults.scene import SHORT_LIVED, Engine, await_true
 from tests.system.conftest import RunProject
 
-from headrace.engine.letters.dead_letters import read_letters
+from headrace.engine.letters.dead_letters import read_dead_letters
 from headrace.engine.state.state import StateDir
 from headrace.testing.services import Postgres
 from headrace.testing.services.ports import choose
@@ -110,7 +110,7 @@ def test_every_row_once_whenever_the_engine_dies(
     with psycopg.connect(database) as connection:
         rows = connection.execute("SELECT id, customer, name FROM asked").fetchall()
     assert all(name == f"name of {customer}" for _, customer, name in rows)
-    letters = read_letters(tmp_path / "state" / "dead_letters").to_pylist()
+    letters = read_dead_letters(tmp_path / "state" / "dead_letters").to_pylist()
     refused = [json.loads(letter["value"])["id"] for letter in letters]
     assert len(refused) > 50
     assert sorted([row[0] for row in rows] + refused) == list(range(ROWS))

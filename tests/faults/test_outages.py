@@ -27,7 +27,7 @@ from deltalake import DeltaTable
 
 from headrace.core.errors import ProjectError
 from headrace.engine.state.state import StateDir
-from headrace.engine.state.status_file import StatusReading, look
+from headrace.engine.state.status_file import StatusReading, read_status
 from headrace.testing.services import Kafka
 
 pytestmark = pytest.mark.service
@@ -100,7 +100,7 @@ class Outages:
     consumer: Any = None
 
     def seen(self) -> StatusReading:
-        return look(self.state)
+        return read_status(self.state)
 
     def flow(self) -> dict[str, Any]:
         document = self.seen().document

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import uuid
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.conftest import unavailable
 from tests.faults.checker import Findings, Log, check_events
+from tests.faults.planting import planted_environment
 from tests.faults.scene import HERE, SHORT_LIVED, Engine, await_true
 from tests.system.conftest import RunProject
 
@@ -46,8 +46,7 @@ POINTS = ("postgres_staged:1", "postgres_merged:2")
 
 
 def start(folder: Path, life: int, crash: str) -> Engine:
-    env = {**os.environ, "FAULTS_LOCK": str(folder / "state" / "engine.lock"), "HEADRACE_CRASH": crash}
-    env |= {"PYTHONPATH": os.pathsep.join(filter(None, (str(HERE / "planted"), os.environ.get("PYTHONPATH"))))}
+    env = planted_environment(crash, FAULTS_LOCK=str(folder / "state" / "engine.lock"))
     log = folder / f"life-{life}.log"
     with log.open("wb") as output:
         command = [sys.executable, "-m", "headrace", "run", str(folder)]

@@ -27,7 +27,7 @@ from tests.faults.scene import SHORT_LIVED, await_true
 from tests.faults.test_telemetry_crashes import FULL, PATIENCE, start
 from tests.system.conftest import consume, produce
 
-from headrace.engine.letters.dead_letters import read_letters
+from headrace.engine.letters.dead_letters import read_dead_letters
 from headrace.engine.state.state import StateDir
 from headrace.testing.services import Postgres, Redis
 
@@ -80,7 +80,7 @@ class Place:
 
     def letters(self) -> Counter[tuple[str, str]]:
         state = StateDir.of(self.app.project().context)
-        return Counter((one["flow"], one["reason"]) for one in read_letters(state.dead_letters).to_pylist())
+        return Counter((one["flow"], one["reason"]) for one in read_dead_letters(state.dead_letters).to_pylist())
 
 
 def _document(value: Any) -> Any:

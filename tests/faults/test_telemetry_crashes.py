@@ -21,6 +21,7 @@ import redis
 from apps.telemetry.generator import Batch, Generator, lookups
 from tests.apps.telemetry.application import Application
 from tests.conftest import unavailable
+from tests.faults.planting import planted_environment
 from tests.faults.scene import SHORT_LIVED, Engine, await_true
 from tests.system.conftest import consume, produce
 
@@ -218,6 +219,6 @@ def start(app: Application, flows: Iterable[str], crash: str, number: int = 0) -
     settings = [word for one in app.overrides for word in ("--set", one)]
     command = [sys.executable, "-m", "headrace", "run", str(app.folder), *flows, "--profile", "kafka", *settings]
     with log.open("wb") as output:
-        env = {**os.environ, "HEADRACE_CRASH": crash}
+        env = planted_environment(crash)
         process = subprocess.Popen(command, env=env, stdout=output, stderr=output, start_new_session=True)
     return Engine(process, log)

@@ -12,7 +12,7 @@ import pytest
 from headrace.plan.checkpoint_shape import shape_of
 from headrace.plan.compare import ChangeVerdict, compare
 from headrace.plan.planner import make_plan
-from headrace.plan.settings import PARTITIONS, pins, refused
+from headrace.plan.settings import PARTITIONS, pins, refused_settings
 from headrace.project.loader import load
 
 STREAMS = """\
@@ -103,12 +103,20 @@ PLAIN = "SELECT id, amount FROM orders WHERE amount > 1"
             COUNT.replace("GROUP BY", "WHERE amount > 5 GROUP BY"),
             "conditions changed from all rows to amount > 5",
         ),
-        (COUNT, COUNT.replace("sum(amount) AS total", "sum(amount) / 100 AS euros"), "columns: euros new; total gone"),
+        (
+            COUNT,
+            COUNT.replace("sum(amount) AS total", "sum(amount) / 100 AS euros"),
+            "columns: euros new; total removed",
+        ),
         (COUNT, COUNT + " HAVING count(*) > 1", "conditions changed"),
         (COUNT, f"SELECT since, total FROM (SELECT * FROM ({COUNT}) AS a) AS b WHERE n > 0", "conditions changed"),
         (COUNT, f"SELECT service, n AS rides, total FROM ({COUNT}) AS t", "columns:"),
-        (COUNT, f"WITH o AS (SELECT * FROM orders) {COUNT.replace('FROM orders', 'FROM o')}", "in a way that nothing"),
-        (COUNT, COUNT.replace(f"GROUP BY {WINDOW}, service", f"GROUP BY {WINDOW}, 2"), "in a way that nothing"),
+        (
+            COUNT,
+            f"WITH o AS (SELECT * FROM orders) {COUNT.replace('FROM orders', 'FROM o')}",
+            "but not its stateful part",
+        ),
+        (COUNT, COUNT.replace(f"GROUP BY {WINDOW}, service", f"GROUP BY {WINDOW}, 2"), "but not its stateful part"),
         (JOIN, JOIN.replace("o.id, p.paid", "p.paid, o.id AS order"), "columns"),
     ],
 )
@@ -153,15 +161,15 @@ def test_safe(compared: Compared, before: str, now: str, words: str) -> None:
             f"WITH o AS (SELECT lower(area) AS k, ts FROM orders) SELECT k, count(*) AS n FROM o GROUP BY {WINDOW}, k",
             "GROUP BY changed",
         ),
-        (PLAIN, COUNT, "the flow kept nothing, and keeps aggregate now"),
-        (COUNT, "SELECT service FROM orders", "the flow kept aggregate, and keeps nothing now"),
+        (PLAIN, COUNT, "the state of the flow changed from nothing to aggregate"),
+        (COUNT, "SELECT service FROM orders", "the state of the flow changed from aggregate to nothing"),
         (COUNT, JOIN, "input payments (kafka: topic payments) is new"),
         ("SELECT DISTINCT id, ts FROM orders", "SELECT DISTINCT id, service, ts FROM orders", "DISTINCT changed"),
         ("SELECT DISTINCT service, area, ts FROM orders", "SELECT DISTINCT area, service, ts FROM orders", "DISTINCT"),
         (JOIN, JOIN.replace("JOIN", "LEFT JOIN"), "the kind of JOIN changed from inner to left"),
         (JOIN, JOIN.replace("o.id = p.order_id AND", "o.amount = p.paid AND"), "the condition of the JOIN changed"),
         (JOIN, JOIN.replace("1 MINUTE", "2 MINUTES"), "the condition of the JOIN changed"),
-        (JOIN, JOIN.replace("o.id,", "o.id, o.area,"), "the columns kept for the left side of the JOIN changed"),
+        (JOIN, JOIN.replace("o.id,", "o.id, o.area,"), "the stored columns of the left side of the JOIN changed"),
         (JOIN, JOIN.replace("p.paid", "p.how"), "right side"),
         (JOIN, JOIN + " WHERE o.area = 'x'", "conditions changed from none to o.area = 'x'"),
         (JOIN.replace("o.id,", "o.driver.name,"), JOIN.replace("o.id,", "o.driver.car,"), "left side"),
@@ -169,16 +177,16 @@ def test_safe(compared: Compared, before: str, now: str, words: str) -> None:
             JOIN,
             "SELECT o.id, p.paid FROM payments AS p JOIN orders AS o "
             "ON o.id = p.order_id AND p.at BETWEEN o.ts AND o.ts + INTERVAL 1 MINUTE",
-            "named in another order (orders, payments, now payments, orders)",
+            "order of inputs changed (orders, payments, now payments, orders)",
         ),
         # Spark takes up a CTE before what uses it, so the inputs change places
         (
             "WITH p AS (SELECT order_id FROM payments) SELECT id FROM orders UNION ALL SELECT order_id FROM p",
             "SELECT id FROM orders UNION ALL SELECT order_id FROM (SELECT order_id FROM payments) AS p",
-            "named in another order",
+            "order of inputs changed",
         ),
         ("SELECT area FROM orders", "SELECT area FROM orders UNION ALL SELECT area FROM places", "input places"),
-        ("SELECT id FROM orders UNION ALL SELECT order_id FROM payments", "SELECT id FROM orders", "not read any more"),
+        ("SELECT id FROM orders UNION ALL SELECT order_id FROM payments", "SELECT id FROM orders", "no longer read"),
         (
             "WITH o AS (SELECT id FROM orders) SELECT id FROM o",
             "WITH o AS (SELECT id FROM orders) SELECT id FROM o UNION ALL SELECT id FROM o",
@@ -188,7 +196,7 @@ def test_safe(compared: Compared, before: str, now: str, words: str) -> None:
         (
             "SELECT o.id FROM orders o JOIN events e ON o.id = e.id JOIN events x ON amount = paid",
             "SELECT o.id, 1 AS one FROM orders o JOIN events e ON o.id = e.id JOIN events x ON amount = paid",
-            "cannot be told from the rest",
+            "stateful part cannot be determined",
         ),
     ],
 )
@@ -206,7 +214,7 @@ def test_needs_a_new_generation(compared: Compared, before: str, now: str, words
         (COUNT, "", "spark: {spark.sql.shuffle.partitions: 9}", "new_generation", "partitions changed from 2 to 9"),
         (COUNT, "", "trigger: 7s\nmax_records: 5", "safe", "trigger changed from 1s to 7s"),
         (COUNT, "", "mode: batch", "safe", "mode changed from micro_batch to batch"),
-        (RAW, KAFKA, f"{KAFKA}\nmode: realtime", "safe", "realtime: rows since its last finished batch come again"),
+        (RAW, KAFKA, f"{KAFKA}\nmode: realtime", "safe", "realtime: rows since the last finished batch are repeated"),
         (COUNT, "", "output: update", "new_generation", "output changed from append to update"),
         (PLAIN, "", "output: update", "safe", "output changed"),
         (PLAIN, "sinks: [console]", "sinks: [console, {type: lake, path: lake/f}]", "safe", "sink lake lake/f is new"),
@@ -215,9 +223,9 @@ def test_needs_a_new_generation(compared: Compared, before: str, now: str, words
             "sinks: [{type: lake, path: a}, {type: lake, path: b}]",
             "sinks: [{type: lake, path: b}, {type: lake, path: a}]",
             "safe",
-            "the sinks are in another order",
+            "the order of the sinks changed",
         ),
-        (COUNT, "sinks: [console, noop]", "sinks: [noop]", "safe", "sink console is gone"),
+        (COUNT, "sinks: [console, noop]", "sinks: [noop]", "safe", "sink console was removed"),
         (
             PLAIN,
             "sinks: [{type: endpoint, key: id}]",
@@ -236,7 +244,7 @@ def test_needs_a_new_generation(compared: Compared, before: str, now: str, words
         (PLAIN, "", "spark: {spark.sql.session.timeZone: Asia/Tokyo}", "safe", ""),
         (COUNT, "", "spark: {spark.sql.streaming.noDataMicroBatches.enabled: false}", "safe", ""),
         (COUNT, POLICY.format("min"), POLICY.format("max"), "refused", "multipleWatermarkPolicy is fixed"),
-        (COUNT, "", PROVIDER, "refused", "was not set at its beginning"),
+        (COUNT, "", PROVIDER, "refused", "was not set at its start"),
         (PLAIN, "", PROVIDER, "safe", ""),
     ],
 )
@@ -254,7 +262,7 @@ def test_settings(compared: Compared, sql: str, before: str, now: str, kind: str
             "topic: orders",
             "topic: bookings",
             "new_generation",
-            "input orders read kafka: topic orders, and reads kafka: topic bookings now",
+            "input orders changed from kafka: topic orders to kafka: topic bookings",
         ),
         (PLAIN, "topic: orders", "topic: [orders, more]", "new_generation", "topic more, orders"),
         (PLAIN, "topic: orders", "topic: orders, max_records_per_trigger: 5, start: latest", "safe", ""),
@@ -299,7 +307,7 @@ def test_settings(compared: Compared, sql: str, before: str, now: str, kind: str
             "left side",
         ),
         (COUNT.replace("service", "driver.name"), "car: string>", "car: string, age: int>", "safe", ""),
-        ("SELECT area FROM places", "path: places", "path: places/*.json", "new_generation", "input places read"),
+        ("SELECT area FROM places", "path: places", "path: places/*.json", "new_generation", "input places changed"),
         ("SELECT area FROM places", "path: places", "path: places, max_files_per_trigger: 3", "safe", ""),
     ],
 )
@@ -341,8 +349,8 @@ def test_a_shape_nobody_knows_is_not_trusted() -> None:
 
 
 def test_settings_that_would_break_a_promise_are_named() -> None:
-    assert list(refused({"spark.sql.adaptive.enabled": "FALSE", "spark.sql.ansi.enabled": "true"})) == []
-    (found,) = refused({"spark.sql.streaming.offsetLog.formatVersion": "2"})
+    assert list(refused_settings({"spark.sql.adaptive.enabled": "FALSE", "spark.sql.ansi.enabled": "true"})) == []
+    (found,) = refused_settings({"spark.sql.streaming.offsetLog.formatVersion": "2"})
     assert found[:2] == ("spark.sql.streaming.offsetLog.formatVersion", "1")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from headrace.plan.feeds import feeds, waits
+from headrace.plan.feeds import flow_feeds, flow_waits
 from headrace.plan.planner import make_plan
 from headrace.project.loader import load
 
@@ -46,7 +46,7 @@ flows:
 def links(folder: Path, text: str) -> dict[str, frozenset[str]]:
     (folder / "headrace.yaml").write_text(text)
     project = load(folder)
-    return feeds(make_plan(project), project.context)
+    return flow_feeds(make_plan(project), project.context)
 
 
 def test_folders(tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_topics(tmp_path: Path) -> None:
         "other": frozenset(),
         "archive": {"make", "unclear"},
     }
-    assert waits(found) == {
+    assert flow_waits(found) == {
         "make": frozenset(),
         "unclear": frozenset(),
         "read": {"make", "unclear"},

@@ -13,8 +13,8 @@ from headrace.core.context import Context
 from headrace.core.errors import unknown_flow
 from headrace.core.processor import FlowLakeTable, Processor, StepContext
 from headrace.core.schema import from_ddl
-from headrace.engine.inputs.processing import RowLetters
-from headrace.engine.letters.dead_letters import LetterBox, read_letters
+from headrace.engine.inputs.processing import StepDeadLetters
+from headrace.engine.letters.dead_letters import DeadLetterWriter, read_dead_letters
 
 
 @dataclass(frozen=True)
@@ -39,11 +39,11 @@ class Around:
 
     def at(self, **more: Any) -> StepContext:
         """Where a step stands."""
-        box = LetterBox(self.root / "letters", "flow", "after.0", "g1-abcdef")
-        return StepContext(self.context, "flow", "after.0", RowLetters(box), streaming=False, **more)
+        box = DeadLetterWriter(self.root / "letters", "flow", "after.0", "g1-abcdef")
+        return StepContext(self.context, "flow", "after.0", StepDeadLetters(box), streaming=False, **more)
 
     def letters(self) -> list[dict[str, Any]]:
-        return list(read_letters(self.root / "letters").to_pylist())
+        return list(read_dead_letters(self.root / "letters").to_pylist())
 
     def run(self, spark: Any, step: Processor, rows: Sequence[Mapping[str, Any]], columns: str) -> list[dict[str, Any]]:
         """What a step makes of some rows."""

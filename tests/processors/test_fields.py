@@ -98,6 +98,7 @@ def texts(draw: st.DrawFn) -> str:
     return text[:place] + inserted + text[place + draw(st.integers(0, 1)) :]
 
 
+@pytest.mark.usefixtures("accelerated")
 @pytest.mark.spark
 @settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
 @given(given_texts=st.lists(texts(), min_size=40, max_size=80), paths=PATHS)

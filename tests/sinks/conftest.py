@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from headrace.core.context import Batch, Context
-from headrace.engine.letters.dead_letters import LetterBox, read_letters
+from headrace.engine.letters.dead_letters import DeadLetterWriter, read_dead_letters
 
 
 @dataclass(frozen=True)
@@ -24,11 +24,11 @@ class Desk:
     state: str = "state"
 
     def batch(self, number: int = 0, generation: str = "g1", sink: str = "sink", output: str = "append") -> Batch:
-        box = LetterBox(self.folder / "letters", "flow", sink, generation)
+        box = DeadLetterWriter(self.folder / "letters", "flow", sink, generation)
         return Batch("flow", generation, number, sink, output, Context(self.folder, self.state), box)
 
     def letters(self) -> list[dict[str, Any]]:
-        return sorted(read_letters(self.folder / "letters").to_pylist(), key=lambda letter: letter["position"])
+        return sorted(read_dead_letters(self.folder / "letters").to_pylist(), key=lambda letter: letter["position"])
 
 
 @pytest.fixture

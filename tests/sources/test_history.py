@@ -15,8 +15,15 @@ from hypothesis import strategies as st
 
 from headrace.core.errors import ProjectError
 from headrace.core.schema import TIMESTAMP, from_ddl
-from headrace.engine.inputs.history import RowGroup, in_parts, lake_files, newest_offsets, parquet_files, pieces_of
-from headrace.engine.inputs.history_rows import FILE, ROW, ReadHistory, as_times, conform
+from headrace.engine.inputs.history import (
+    RowGroup,
+    lake_files,
+    newest_offsets,
+    parquet_files,
+    row_groups,
+    split_into_parts,
+)
+from headrace.engine.inputs.history_rows import FILE, ROW, HistoryReader, as_times, conform
 from headrace.project.ranges import folder_range, parse_ranges
 
 
@@ -78,7 +85,7 @@ def test_pieces_know_their_times_and_rows(tmp_path: Path, options: dict[str, boo
     file.parent.mkdir()
     times = [at(5), at(3), at(9), at(8), at(10)]
     pq.write_table(pa.table({"at": pa.array(times, TIMESTAMP), "id": range(5)}), file, row_group_size=2, **options)
-    (first, second, third) = pieces_of(parquet_files([str(tmp_path)], []), SCHEMA, "at", "ms")
+    (first, second, third) = row_groups(parquet_files([str(tmp_path)], []), SCHEMA, "at", "ms")
     assert [one.rows for one in (first, second, third)] == [2, 2, 1]
     assert [one.row for one in (first, second, third)] == [0, 2, 4]
     assert first.first == round(at(3).timestamp() * 1e6)
@@ -97,20 +104,20 @@ def test_files_that_do_not_fit_are_refused(tmp_path: Path, columns: dict[str, An
     base = {"at": pa.array([at(1)], TIMESTAMP), "id": pa.array([1])}
     pq.write_table(pa.table(columns if "other" in columns else {**base, **columns}), tmp_path / "a.parquet")
     with pytest.raises(ProjectError) as caught:
-        pieces_of(parquet_files([str(tmp_path)], []), SCHEMA, "at", "ms")
+        row_groups(parquet_files([str(tmp_path)], []), SCHEMA, "at", "ms")
     assert caught.value.code == "backfill-columns"
     assert said in caught.value.message
     (tmp_path / "a.parquet").write_bytes(b"no parquet")
     with pytest.raises(ProjectError) as caught:
-        pieces_of(parquet_files([str(tmp_path)], []), SCHEMA, "at", "ms")
+        row_groups(parquet_files([str(tmp_path)], []), SCHEMA, "at", "ms")
     assert caught.value.code == "files-not-understood"
 
 
 def test_rows_are_those_of_the_stream(tmp_path: Path) -> None:
     file = write(tmp_path / "dt=2026-01-01" / "a.parquet", [at(1), at(2), at(3)], _offset=pa.array([7, 8, 9]))
-    pieces = pieces_of(parquet_files([str(tmp_path)], []), SCHEMA, "at", "ms")
+    pieces = row_groups(parquet_files([str(tmp_path)], []), SCHEMA, "at", "ms")
     lines = pa.RecordBatch.from_pydict({"value": [piece.to_line() for piece in pieces]})
-    read = ReadHistory(SCHEMA, "at", until=round(at(3).timestamp() * 1e6))
+    read = HistoryReader(SCHEMA, "at", until=round(at(3).timestamp() * 1e6))
     rows = [row for batch in read(iter([lines])) for row in batch.to_pylist()]
     assert [(row["id"], row["_offset"], row[ROW]) for row in rows] == [(0, 7, 0), (1, 8, 1)]
     assert rows[0] == {
@@ -120,9 +127,9 @@ def test_rows_are_those_of_the_stream(tmp_path: Path) -> None:
 
 def test_rows_without_a_time_are_not_left_out(tmp_path: Path) -> None:
     pq.write_table(pa.table({"at": pa.array([None, at(9)], TIMESTAMP), "id": [1, 2]}), tmp_path / "a.parquet")
-    (piece,) = pieces_of(parquet_files([str(tmp_path)], []), SCHEMA, "at", "ms")
+    (piece,) = row_groups(parquet_files([str(tmp_path)], []), SCHEMA, "at", "ms")
     lines = pa.RecordBatch.from_pydict({"value": [piece.to_line()]})
-    (batch,) = ReadHistory(SCHEMA, "at", until=round(at(5).timestamp() * 1e6))(iter([lines]))
+    (batch,) = HistoryReader(SCHEMA, "at", until=round(at(5).timestamp() * 1e6))(iter([lines]))
     assert batch.column("id").to_pylist() == [1]
 
 
@@ -145,9 +152,9 @@ def test_both_layouts_of_maps(given: pa.Array, tmp_path: Path) -> None:
     assert conform(given, MAP).to_pylist() == expected
     assert conform(given.slice(3), MAP).to_pylist() == expected[3:]
     pq.write_table(pa.table({"tags": given}), tmp_path / "a.parquet")
-    (piece,) = pieces_of(parquet_files([str(tmp_path)], []), pa.schema([("tags", MAP)]), None, "ms")
+    (piece,) = row_groups(parquet_files([str(tmp_path)], []), pa.schema([("tags", MAP)]), None, "ms")
     lines = pa.RecordBatch.from_pydict({"value": [piece.to_line()]})
-    (batch,) = ReadHistory(pa.schema([("tags", MAP)]), None)(iter([lines]))
+    (batch,) = HistoryReader(pa.schema([("tags", MAP)]), None)(iter([lines]))
     assert batch.column("tags").to_pylist() == expected
 
 
@@ -196,9 +203,9 @@ def test_a_lake_table_as_it_stands(tmp_path: Path) -> None:
     write_deltalake(path, rows, mode="append")
     assert version == 0
     assert sorted(file.folders["dt"] for file in files) == ["a b", "c"]
-    pieces = pieces_of(files, SCHEMA, "at", "ms")
+    pieces = row_groups(files, SCHEMA, "at", "ms")
     lines = pa.RecordBatch.from_pydict({"value": [piece.to_line() for piece in pieces]})
-    found = [row for batch in ReadHistory(SCHEMA, "at")(iter([lines])) for row in batch.to_pylist()]
+    found = [row for batch in HistoryReader(SCHEMA, "at")(iter([lines])) for row in batch.to_pylist()]
     assert sorted((row["id"], row["dt"]) for row in found) == [(1, "a b"), (2, "c")]
     with pytest.raises(ProjectError) as caught:
         lake_files(str(tmp_path / "none"))
@@ -223,7 +230,7 @@ def some_pieces(draw: st.DrawFn) -> list[RowGroup]:
 def test_parts_hold_all_pieces_in_order_and_nothing_is_late(
     pieces: list[RowGroup], most: int, delay: int | None
 ) -> None:
-    parts = in_parts(pieces, most, delay)
+    parts = split_into_parts(pieces, most, delay)
     assert sorted(one.path for part in parts for one in part) == sorted(one.path for one in pieces)
     assert all(parts)
     newest = None

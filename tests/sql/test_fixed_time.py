@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from headrace.sql.fixed_time import at_moment
+from headrace.sql.fixed_time import with_fixed_time
 
 MOMENT = datetime(2026, 3, 1, 12, 30, tzinfo=UTC)
 
@@ -20,7 +20,7 @@ MOMENT = datetime(2026, 3, 1, 12, 30, tzinfo=UTC)
     ],
 )
 def test_now_is_that_moment(sql: str, told: str) -> None:
-    made = at_moment(sql, MOMENT)
+    made = with_fixed_time(sql, MOMENT)
     assert told in made
     assert "CURRENT_" not in made
     assert "NOW(" not in made.upper()
@@ -28,4 +28,4 @@ def test_now_is_that_moment(sql: str, told: str) -> None:
 
 def test_other_queries_stay_as_they_are_written() -> None:
     sql = "SELECT  a -- as it is\nFROM b"
-    assert at_moment(sql, MOMENT) == sql
+    assert with_fixed_time(sql, MOMENT) == sql

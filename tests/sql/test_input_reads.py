@@ -4,13 +4,13 @@ import pyarrow as pa
 import pytest
 from tests.sql.cases import QUERIES, SCHEMAS
 
-from headrace.sql.input_reads import InputReads, reads
+from headrace.sql.input_reads import InputReads, input_reads
 from headrace.sql.query import parse
 
 
 def read(sql: str, keep: dict[str, str] | None = None) -> dict[str, InputReads]:
     query = parse(sql)
-    return reads(query, {name: SCHEMAS[name] for name in {t.lower() for t in query.tables}}, keep)
+    return input_reads(query, {name: SCHEMAS[name] for name in {t.lower() for t in query.tables}}, keep)
 
 
 def filters(sql: str, name: str = "orders", keep: dict[str, str] | None = None) -> list[str]:
@@ -111,5 +111,5 @@ def test_a_sampled_table_is_not_filtered_early() -> None:
 
 def test_a_struct_column_named_like_its_table_is_not_mistaken_for_it() -> None:
     schema = pa.schema([("o", pa.struct([("status", pa.string())])), ("status", pa.string())])
-    found = reads(parse("SELECT 1 AS one FROM t o WHERE o.status = 'x'"), {"t": schema})
+    found = input_reads(parse("SELECT 1 AS one FROM t o WHERE o.status = 'x'"), {"t": schema})
     assert found["t"] == InputReads(("o", "status"), ())

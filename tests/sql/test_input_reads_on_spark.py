@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.sql.cases import BOOKINGS, ORDERS, QUERIES, SCHEMAS
 
 from headrace.core.filters import apply_all
-from headrace.sql.input_reads import InputReads, reads
+from headrace.sql.input_reads import InputReads, input_reads
 from headrace.sql.query import parse
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def check(spark: SparkSession, sql: str, rows: dict[str, list[dict[str, Any]]]) 
     query = parse(sql)
     schemas = {name: SCHEMAS[name] for name in {table.lower() for table in query.tables}}
     whole = {name: pa.Table.from_pylist(rows[name], schema=schema) for name, schema in schemas.items()}
-    used = reads(query, schemas, {"orders": "ts", "bookings": "bts"})
+    used = input_reads(query, schemas, {"orders": "ts", "bookings": "bts"})
     part = {name: left_over(rows[name], schema, used[name]) for name, schema in schemas.items()}
     assert answer(spark, sql, part) == answer(spark, sql, whole)
 

@@ -20,11 +20,11 @@ from tests.system.conftest import RunProject
 from headrace.core.errors import ProjectError
 from headrace.core.positions import Earliest, Latest, SplitScope
 from headrace.core.schema import TIMESTAMP
-from headrace.engine.flows import crash_points
 from headrace.engine.inputs.backfill import histories, progress
-from headrace.engine.letters.dead_letters import read_letters
-from headrace.engine.letters.late_rows import read_late
+from headrace.engine.letters.dead_letters import read_dead_letters
+from headrace.engine.letters.late_rows import read_late_rows
 from headrace.engine.positions.rewind import Rewinder
+from headrace.engine.state import milestones
 from headrace.engine.state.state import StateDir
 from headrace.plan.planner import make_plan
 from headrace.project.loader import Project, load
@@ -124,7 +124,7 @@ def table(path: Path) -> list[dict[str, Any]]:
 def run_with_crashes(
     run_project: RunProject, monkeypatch: pytest.MonkeyPatch, folder: Path, crashes: set[tuple[str, int]]
 ) -> int:
-    """Run until caught up; the query dies once at each of these crash_points. How often it died."""
+    """Run until caught up; the query dies once at each of these milestones. How often it died."""
     left, died = set(crashes), 0
 
     def reach(point: str, _flow: str, batch_id: int) -> None:
@@ -132,7 +132,7 @@ def run_with_crashes(
             left.discard((point, batch_id))
             raise RuntimeError(f"injected at {point} of {batch_id}")
 
-    monkeypatch.setattr(crash_points, "reach", reach)
+    monkeypatch.setattr(milestones, "reach", reach)
     while True:
         try:
             run_project(folder)
@@ -182,7 +182,7 @@ def test_windows_over_a_seam_in_time(
     assert len(table(tmp_path / "lake/windows")) == len(found), "no window came twice"
     assert found == expected_windows(made)
     state = StateDir.of(loaded.context)
-    assert read_late(state.late).num_rows == 0
+    assert read_late_rows(state.late).num_rows == 0
     (history,) = histories(state.current("windows")).values()
     assert history.parts >= 2
     assert history.done
@@ -268,6 +268,6 @@ def test_history_without_a_time_is_a_dead_letter(
     loaded = project(tmp_path, kafka, name, f"{{files: history/a.parquet, until: '{until.isoformat()}'}}", rows=ROWS)
     run_project(tmp_path)
     assert sorted(row["id"] for row in table(tmp_path / "lake/rows")) == list(range(30))
-    (letter,) = read_letters(StateDir.of(loaded.context).dead_letters).to_pylist()
+    (letter,) = read_dead_letters(StateDir.of(loaded.context).dead_letters).to_pylist()
     assert letter["reason"] == "no-event-time"
     assert json.loads(letter["position"])["history_row"] == 20

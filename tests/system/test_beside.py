@@ -18,7 +18,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 from tests.system.conftest import consume, produce
 
-from headrace.cli.projects._generation_changes import Anew, settle_changes
+from headrace.cli.projects._generation_changes import NewGenerations, settle_changes
 from headrace.engine.flows.flow import FlowStarter
 from headrace.engine.state.generations import Generation
 from headrace.engine.state.state import StateDir
@@ -106,10 +106,10 @@ class Bench:
         self.fed += count
 
     @contextmanager
-    def running(self, anew: Anew | None = None) -> Iterator[FlowRun]:
+    def running(self, anew: NewGenerations | None = None) -> Iterator[FlowRun]:
         project = load(self.folder)
         plan = make_plan(project)
-        settle_changes(project, self.state, plan, anew or Anew())
+        settle_changes(project, self.state, plan, anew or NewGenerations())
         runner = Runner(FlowStarter(project, self.state, self.spark), plan)
         thread = threading.Thread(target=runner.run)
         thread.start()
@@ -154,7 +154,7 @@ def test_readers_see_old_rows_until_the_new_generation_has_caught_up(bench: Benc
     old = bench.state.current("sums")
 
     bench.write(NEW, max_records=150)
-    with bench.running(Anew(("sums",), beside=True)) as run:
+    with bench.running(NewGenerations(("sums",), beside=True)) as run:
         assert run.switch is not None
         await_true(lambda: run.switch is None or run.switch.candidate.batches > 0, "a batch of the candidate")
         if run.switch is not None:
@@ -211,7 +211,7 @@ def test_every_record_is_on_one_side_of_the_switch(
     with bench.running():
         await_true(lambda: len(bench.topic()) == 60, "the first run")
     bench.write(PASSED.format(by="new"))
-    with bench.running(Anew(("sums",), beside=True)) as run:
+    with bench.running(NewGenerations(("sums",), beside=True)) as run:
         await_true(lambda: run.switch is None, "the switch")
         bench.feed(30)
         await_true(lambda: any(row["n"] == 119 for row in bench.topic()), "records after the switch")

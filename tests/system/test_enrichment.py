@@ -14,8 +14,8 @@ from benchmarks.answers import Answers, answers
 
 from headrace.core.errors import ProjectError
 from headrace.engine.flows.flow import FlowStarter
-from headrace.engine.letters.dead_letter_index import LetterBook, LetterFilter
-from headrace.engine.letters.dead_letters import read_letters
+from headrace.engine.letters.dead_letter_index import DeadLetterFilter, DeadLetterIndex
+from headrace.engine.letters.dead_letters import read_dead_letters
 from headrace.engine.observe.step_metrics import step_families
 from headrace.engine.replay.replay import DeadLetterReplayer, ReplayOutcome, single_writer_lock
 from headrace.engine.replay.replay_plan import ReplayPlanner
@@ -90,17 +90,17 @@ def written(project: Path) -> list[dict[str, Any]]:
 
 
 def letters(project: Path) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = read_letters(project / "state" / "dead_letters").to_pylist()
+    found: list[dict[str, Any]] = read_dead_letters(project / "state" / "dead_letters").to_pylist()
     return found
 
 
 def replay(project: Path, spark: SparkSession) -> list[ReplayOutcome]:
     loaded = load(project)
     state = StateDir(Path(loaded.context.state))
-    book = LetterBook(state.dead_letters)
-    with book.reading():
-        shelf = book.shelf()
-        plan = ReplayPlanner(loaded, state, shelf).plan(LetterFilter().of(shelf.index), [])
+    book = DeadLetterIndex(state.dead_letters)
+    with book.locked():
+        shelf = book.read()
+        plan = ReplayPlanner(loaded, state, shelf).plan(DeadLetterFilter().of(shelf.index), [])
         assert not plan.refused
         with single_writer_lock(state, plan.replays):
             return [DeadLetterReplayer(loaded, state, spark).run(one, shelf) for one in plan.replays]
@@ -142,7 +142,8 @@ def test_every_row_is_enriched_or_a_letter_and_letters_come_through_later(
     assert {row["raw"] for row in after} == {rows[0]["raw"]}
     assert all(row["last"] and row["seen"] == {"a": row["id"]} for row in after)
     assert (
-        LetterBook(project / "state" / "dead_letters").shelf().index.filter(ds.field("status") == "open").num_rows == 0
+        DeadLetterIndex(project / "state" / "dead_letters").read().index.filter(ds.field("status") == "open").num_rows
+        == 0
     )
 
 

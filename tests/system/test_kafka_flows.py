@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.system.conftest import RIDES_PROTO, RunProject, consume, produce
 
-from headrace.engine.letters.dead_letters import read_letters
+from headrace.engine.letters.dead_letters import read_dead_letters
 
 if TYPE_CHECKING:
     from headrace.testing.services import Kafka
@@ -204,7 +204,7 @@ flows:
     )
     (run,) = run_project(folder)
     arrived = [json.loads(message.value())["order_id"] for message in consume(kafka, target)]
-    letters = read_letters(folder / ".headrace" / "dead_letters").to_pylist()
+    letters = read_dead_letters(folder / ".headrace" / "dead_letters").to_pylist()
     assert run.rows_in == len(values) == len(arrived) + len(letters)
     assert sorted(arrived) == sorted(b.order_id for i, b in enumerate(made) if i not in bad)
     assert sorted(letter["value"] for letter in letters) == sorted(bad.values())

@@ -20,7 +20,7 @@ import pytest
 from headrace.core.errors import Exit
 from headrace.engine.spark.arrow_batches import batch_limits
 from headrace.engine.state.state import StateDir
-from headrace.engine.state.status_file import look
+from headrace.engine.state.status_file import read_status
 
 PROJECT = """
 project: large
@@ -81,7 +81,7 @@ def await_rows(state: StateDir, engine: subprocess.Popen[bytes], count: int) -> 
     deadline = time.monotonic() + 240
     while True:
         assert engine.poll() is None
-        document = look(state).document
+        document = read_status(state).document
         flow: dict[str, Any] = document["flow_list"][0] if document else {"rows_in": None}
         if flow["rows_in"] == count:
             return flow

@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.dataset as ds
 import pytest
 from deltalake import DeltaTable
+from tests.faults.planting import planted_environment
 from tests.system.conftest import RunProject
 
 from headrace.core.errors import ProjectError
 from headrace.core.files.objects import ObjectPath
-from headrace.engine.letters.dead_letter_index import LetterBook, LetterFilter
-from headrace.engine.letters.late_rows import read_late
+from headrace.engine.letters.dead_letter_index import DeadLetterFilter, DeadLetterIndex
+from headrace.engine.letters.late_rows import read_late_rows
 from headrace.engine.observe.housekeeping import remove_old_generations
 from headrace.engine.positions.rewind import Rewinder, while_stopped
 from headrace.engine.positions.rewind_plan import CheckpointCopy
@@ -31,7 +32,7 @@ from headrace.engine.positions.upgrade import detect_change
 from headrace.engine.replay.replay import DeadLetterReplayer
 from headrace.engine.replay.replay_folders import UnfinishedReplays
 from headrace.engine.replay.replay_plan import ReplayPlanner
-from headrace.engine.spark.session import reach
+from headrace.engine.spark.session import configure_store
 from headrace.engine.state.lease import Owner
 from headrace.engine.state.state import StateDir
 from headrace.plan.planner import make_plan
@@ -99,11 +100,11 @@ class Shop:
     def state(self) -> StateDir:
         return StateDir.of(self.project.context)
 
-    def run(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    def run(self, *arguments: str, crash: str | None = None) -> subprocess.CompletedProcess[str]:
         """A command in a process of its own."""
         command = [sys.executable, "-c", "import sys; from headrace.cli.main import main; sys.exit(main())"]
         return subprocess.run(
-            [*command, *arguments], cwd=self.folder, env=os.environ | environment, capture_output=True, text=True,
+            [*command, *arguments], cwd=self.folder, env=planted_environment(crash), capture_output=True, text=True,
             timeout=400, start_new_session=True, check=False,
         )  # fmt: skip
 
@@ -123,7 +124,7 @@ def shop(tmp_path: Path, s3: S3, spark: SparkSession, monkeypatch: pytest.Monkey
     monkeypatch.setenv("SHOP_SECRET", s3.secret_key)
     bucket = f"b{os.urandom(4).hex()}"
     s3.make_bucket(bucket)
-    reach(spark, s3.store)
+    configure_store(spark, s3.store)
     (tmp_path / "in").mkdir()
     made = Shop(tmp_path, PROJECT.replace("BUCKET", bucket).replace("ADDRESS", s3.address))
     made.write("bigint")
@@ -134,7 +135,7 @@ def test_all_that_keeps_state_works_on_an_object_store(
     shop: Shop, spark: SparkSession, run_project: RunProject
 ) -> None:
     shop.add(0, 1, 2)
-    killed = shop.run("run", "counts", "--until-caught-up", HEADRACE_CRASH="between_sinks:1:counts")
+    killed = shop.run("run", "counts", "--until-caught-up", crash="between_sinks:1:counts")
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert "secret" not in killed.stderr + (shop.folder / ".headrace" / "logs" / "engine.log").read_text().lower()
     state = shop.state
@@ -148,7 +149,7 @@ def test_all_that_keeps_state_works_on_an_object_store(
         with pytest.raises(ProjectError) as refused, shop.state.lock():
             pass
         assert refused.value.code == "state-in-use"
-    assert read_late(state.late).num_rows == 0
+    assert read_late_rows(state.late).num_rows == 0
     assert shop.counted() == [shop.windows(3), shop.windows(3)]
     assert sorted(ds.dataset(shop.folder / "copies").to_table()["id"].to_pylist()) == [n for n in range(60) if n != 7]
 
@@ -183,20 +184,20 @@ def _rewind(shop: Shop, run_project: RunProject) -> None:
 
 def _replay(shop: Shop, spark: SparkSession) -> None:
     """The record that no column could hold comes through once after a fix."""
-    book = LetterBook(shop.state.dead_letters)
-    assert [row["flow"] for row in book.shelf().newest(book.shelf().index, None)].count("copies") == 1
+    book = DeadLetterIndex(shop.state.dead_letters)
+    assert [row["flow"] for row in book.read().newest(book.read().index, None)].count("copies") == 1
     shop.write("double")
     project, state = shop.project, shop.state
-    with book.history.lock(), book.reading():
-        shelf = book.shelf("copies")
+    with book.history.lock(), book.locked():
+        shelf = book.read("copies")
         plan = ReplayPlanner(project, state, shelf).plan(
-            LetterFilter().of(shelf.index), UnfinishedReplays(state.replays).flows()
+            DeadLetterFilter().of(shelf.index), UnfinishedReplays(state.replays).flows()
         )
         outcomes = [DeadLetterReplayer(project, state, spark).run(one, shelf) for one in plan.replays]
     assert [(one.replayed, one.still_bad, one.rows) for one in outcomes] == [(1, 0, 1)]
     found = Counter(ds.dataset(shop.folder / "copies").to_table()["id"].to_pylist())
     assert found == dict.fromkeys(range(80), 1)
-    assert LetterFilter().of(book.shelf("copies").index).num_rows == 0
+    assert DeadLetterFilter().of(book.read("copies").index).num_rows == 0
     assert UnfinishedReplays(state.replays).flows() == set()
 
 

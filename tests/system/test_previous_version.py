@@ -22,7 +22,7 @@ import pytest
 from deltalake import DeltaTable
 from tests.system.conftest import RunProject, headrace, run_by_command
 
-from headrace.engine.letters.dead_letters import read_letters
+from headrace.engine.letters.dead_letters import read_dead_letters
 from headrace.engine.state.state import StateDir
 from headrace.project.loader import load
 
@@ -50,7 +50,7 @@ def taken_over() -> Iterator[Path]:
 def results(folder: Path) -> dict[str, Any]:
     """What the two streaming flows have written, in an order that does not depend on batches."""
     files = [path.read_text() for path in (folder / "out/firsts").glob("*.json")]
-    letters = read_letters(StateDir.of(load(folder).context).dead_letters)
+    letters = read_dead_letters(StateDir.of(load(folder).context).dead_letters)
     return {
         "lake": sorted(DeltaTable(folder / "lake/per_second").to_pyarrow_table().to_pylist(), key=str),
         "files": sorted(line for text in files for line in text.splitlines()),

@@ -11,7 +11,7 @@ from tests.sinks.conftest import Heard, Stage, stage  # noqa: F401  # a fixture
 from tests.system.conftest import RunProject
 
 from headrace.core.tallies.tally import ENGINE
-from headrace.engine.letters.dead_letter_index import LetterBook
+from headrace.engine.letters.dead_letter_index import DeadLetterIndex
 from headrace.engine.replay.replay_plan import ReplayPlanner
 from headrace.engine.state.state import StateDir
 from headrace.project.loader import load
@@ -54,7 +54,7 @@ def test_refused_rows_are_letters_that_are_not_replayed(
 
     project = load(tmp_path)
     state = StateDir.of(project.context)
-    shelf = LetterBook(state.dead_letters).shelf()
+    shelf = DeadLetterIndex(state.dead_letters).read()
     (letter,) = shelf.newest(shelf.index, None)
     assert (letter["reason"], letter["detail"], letter["batch"]) == ("refused", "HTTP 400 no id 5", 0)
     assert letter["stream"].startswith("http-")

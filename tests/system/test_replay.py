@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -16,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.dataset as ds
 import pytest
 from deltalake import DeltaTable
+from tests.faults.planting import planted_environment
 from tests.system.conftest import RunProject, consume
 
 from headrace.core.errors import ProjectError
 from headrace.core.rows import drain
-from headrace.engine.letters.dead_letter_index import LetterBook, LetterFilter
+from headrace.engine.letters.dead_letter_index import DeadLetterFilter, DeadLetterIndex
 from headrace.engine.replay.replay import DeadLetterReplayer, ReplayOutcome
 from headrace.engine.replay.replay_folders import UnfinishedReplays
 from headrace.engine.replay.replay_plan import ReplayPlan, ReplayPlanner
@@ -52,21 +52,21 @@ class Letters:
     def __init__(self, folder: Path, spark: SparkSession) -> None:
         self.project = load(folder)
         self.state = StateDir.of(self.project.context)
-        self.book = LetterBook(self.state.dead_letters)
+        self.book = DeadLetterIndex(self.state.dead_letters)
         self.spark = spark
 
     def open(self) -> int:
-        return LetterFilter().of(self.book.shelf().index).num_rows
+        return DeadLetterFilter().of(self.book.read().index).num_rows
 
     def plan(self) -> ReplayPlan:
-        shelf = self.book.shelf()
+        shelf = self.book.read()
         begun = UnfinishedReplays(self.state.replays).flows()
-        return ReplayPlanner(self.project, self.state, shelf).plan(LetterFilter().of(shelf.index), begun)
+        return ReplayPlanner(self.project, self.state, shelf).plan(DeadLetterFilter().of(shelf.index), begun)
 
     def replay(self) -> list[ReplayOutcome]:
-        with self.book.history.lock(), self.book.reading():
+        with self.book.history.lock(), self.book.locked():
             replayer = DeadLetterReplayer(self.project, self.state, self.spark)
-            return [replayer.run(one, self.book.shelf()) for one in self.plan().replays]
+            return [replayer.run(one, self.book.read()) for one in self.plan().replays]
 
 
 def lake(folder: Path) -> list[dict[str, Any]]:
@@ -193,18 +193,18 @@ def test_a_killed_replay_is_finished_by_the_next_while_an_engine_runs(tmp_path: 
     run_project(tmp_path)
     (tmp_path / "headrace.yaml").write_text(FILES.replace("TYPE", "double"))
 
-    def replay(**environment: str) -> tuple[int, str, str]:
+    def replay(crash: str | None = None) -> tuple[int, str, str]:
         command = [sys.executable, "-c", "import sys; from headrace.cli.main import main; sys.exit(main())"]
         arguments = ["dead-letters", "replay", "--all", "--yes", "--json", "-p", str(tmp_path)]
         done = subprocess.run(
-            [*command, *arguments], capture_output=True, text=True, env=os.environ | environment, timeout=900,
+            [*command, *arguments], capture_output=True, text=True, env=planted_environment(crash), timeout=900,
             start_new_session=True, check=False,
         )  # fmt: skip
         return done.returncode, done.stdout, done.stderr
 
     good = [-1, *(number for number in range(RECORDS) if number not in BROKEN)]
     with StateDir(tmp_path / ".headrace").lock():
-        code, _, _ = replay(HEADRACE_CRASH="between_sinks:0")
+        code, _, _ = replay(crash="between_sinks:0")
         assert code == -signal.SIGKILL
         assert Counter(published(tmp_path / "first")) == Counter(good), "the first sink has them"
         assert Counter(published(tmp_path / "second")) == Counter(good) - Counter(FRACTIONS)
@@ -220,8 +220,8 @@ def test_a_killed_replay_is_finished_by_the_next_while_an_engine_runs(tmp_path: 
 
     for sink in ("first", "second"):
         assert Counter(published(tmp_path / sink)) == Counter(good)
-    book = LetterBook(tmp_path / ".headrace" / "dead_letters")
-    letter = LetterFilter(flow="both", stream="more").of(book.shelf().index)["id"][0].as_py()
+    book = DeadLetterIndex(tmp_path / ".headrace" / "dead_letters")
+    letter = DeadLetterFilter(flow="both", stream="more").of(book.read().index)["id"][0].as_py()
     events = book.history.of("both", letter)
     assert [event["what"] for event in events] == ["replay-begun", "still-bad"]
     assert events[-1]["reason"]
@@ -256,7 +256,7 @@ def test_a_time_too_far_ahead_is_bad_until_it_is_allowed(
     (tmp_path / "headrace.yaml").write_text(AHEAD.replace("FUTURE", "1d"))
     assert [(one.replayed, one.still_bad) for one in Letters(tmp_path, spark).replay()] == [(1, 0)]
     assert sorted(published(tmp_path / "out")) == [1, 2]
-    events = LetterBook(tmp_path / ".headrace" / "dead_letters").history
+    events = DeadLetterIndex(tmp_path / ".headrace" / "dead_letters").history
     assert events.read()["what"].to_pylist() == ["replay-begun", "still-bad", "replay-begun", "replayed"]
 
 

@@ -13,6 +13,7 @@ import pytest
 import headrace
 import headrace.testing
 import headrace.testing.clock
+from headrace.testing.services import KINDS
 
 
 @pytest.mark.parametrize("module", [headrace, headrace.testing, headrace.testing.clock], ids=lambda m: m.__name__)
@@ -29,6 +30,10 @@ def test_every_public_name_is_defined(package: str) -> None:
         assert getattr(module, name) is not None
     with pytest.raises(AttributeError, match="no_such_name"):
         _ = module.no_such_name
+
+
+def test_every_service_is_a_public_name() -> None:
+    assert {kind.__name__ for kind in KINDS.values()} <= set(headrace.testing.__all__)
 
 
 @pytest.mark.parametrize("package", ["headrace", "headrace.testing"])

@@ -53,14 +53,14 @@ def test_values_are_those_of_the_columns() -> None:
 @pytest.mark.parametrize(
     ("change", "code", "message"),
     [
-        (("I", "t", (1,)), "table-row", "(1,) is no row of table 't', which has the columns id, v"),
-        (("I", "t", "ab"), "table-row", "'ab' is no row of table 't', which has the columns id, v"),
+        (("I", "t", (1,)), "table-row", "(1,) is not a row of table 't', which has the columns id, v"),
+        (("I", "t", "ab"), "table-row", "'ab' is not a row of table 't', which has the columns id, v"),
         (("I", "t", {"id": 1, "w": "a"}), "unknown-column", "table 't' has no column 'w'"),
         (("I", "t", ("one", "a")), "table-value", "column 'id' of table 't' is bigint: "),
         (("I", "t", (1, 2)), "table-value", "column 'v' of table 't' is string: "),
         (("I", "t", (None, "a")), "table-value", "table 't' has the key (id), which is null in (None, 'a')"),
-        (("U", "t", (1, "a")), "table-row", "('U', 't', (1, 'a')) is no change"),
-        (("X", "t", (1, "a")), "table-row", "('X', 't', (1, 'a')) is no change"),
+        (("U", "t", (1, "a")), "table-row", "('U', 't', (1, 'a')) is not a change"),
+        (("X", "t", (1, "a")), "table-row", "('X', 't', (1, 'a')) is not a change"),
     ],
 )
 def test_what_is_wrong_with_a_change(change: tuple[Any, ...], code: str, message: str) -> None:
@@ -74,9 +74,9 @@ def test_what_is_wrong_with_a_change(change: tuple[Any, ...], code: str, message
 @pytest.mark.parametrize(
     ("about", "message"),
     [
-        ({"key": ["id"]}, "table 't' is not described by its columns and key"),
-        ({"columns": "id bigint"}, "table 't' is not described by its columns and key"),
-        ({"columns": {"id": "bigint"}, "keys": ["id"]}, "table 't' is not described by its columns and key"),
+        ({"key": ["id"]}, "table 't' needs columns, and optionally a key"),
+        ({"columns": "id bigint"}, "table 't' needs columns, and optionally a key"),
+        ({"columns": {"id": "bigint"}, "keys": ["id"]}, "table 't' needs columns, and optionally a key"),
         ({"columns": {"id": "bigint"}, "key": ["di"]}, "key: table 't' has no column 'di'"),
         ({"columns": {"id": "bigtin"}}, "not a list of columns"),
     ],

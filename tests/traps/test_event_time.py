@@ -14,8 +14,8 @@ from pydantic import ValidationError
 
 from headrace.engine.flows.flow import FlowStarter
 from headrace.engine.inputs.heartbeat import due, heartbeat_file, read_heartbeat, write_heartbeat
-from headrace.engine.letters.dead_letters import read_letters
-from headrace.engine.letters.late_rows import read_late
+from headrace.engine.letters.dead_letters import read_dead_letters
+from headrace.engine.letters.late_rows import read_late_rows
 from headrace.engine.state.state import StateDir
 from headrace.plan.planner import make_plan
 from headrace.project.loader import Project, load
@@ -183,7 +183,7 @@ def test_t6_a_time_of_the_far_future_does_not_move_the_watermark(tmp_path: Path,
     rows = flow.run()
     assert [row["n"] for row in rows] == [2, 1]
     assert flow.watermark() == START + timedelta(seconds=29)
-    (letter,) = read_letters(flow.state.dead_letters).to_pylist()
+    (letter,) = read_dead_letters(flow.state.dead_letters).to_pylist()
     assert (letter["reason"], letter["stream"]) == ("future-event-time", "a")
     assert json.loads(letter["value"])["at"].startswith("2125-01-01")
     assert json.loads(letter["position"])["row"] == 1
@@ -205,5 +205,5 @@ def test_t7_with_the_least_delay_rows_as_new_as_the_newest_count(tmp_path: Path,
     flow.run()
     times = sorted(row["at"] for row in flow.sink.rows)
     assert times == [START + timedelta(seconds=5), START + timedelta(seconds=5.001)]
-    late = [json.loads(row["row"])["at"] for row in read_late(flow.state.late).to_pylist()]
+    late = [json.loads(row["row"])["at"] for row in read_late_rows(flow.state.late).to_pylist()]
     assert late == [(START + timedelta(seconds=4.999)).isoformat()]

@@ -288,7 +288,7 @@ def test_what_several_calls_add_up_is_kept_once() -> None:
 
     both = Sums((view("__c0", WEIGHT), view("__c1", "a"), view("__c2", "b"), view("__c3", "a")))
     assert [one.name for one in both.columns] == [COUNT, "__c1", "__c2"]
-    assert both.answers(lambda one: one.name) == [COUNT, "__c1", "__c2", "__c1"]
+    assert both.results(lambda one: one.name) == [COUNT, "__c1", "__c2", "__c1"]
 
 
 def test_a_view_with_maps_is_refused(spark: SparkSession) -> None:

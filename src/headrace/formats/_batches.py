@@ -15,17 +15,17 @@ Decode = Callable[[pa.Array], Decoded]
 
 def moved(bad: Sequence[Bad], positions: Sequence[int]) -> list[Bad]:
     """Bad records of a part of a batch, by their index in the whole."""
-    return [Bad(positions[one.index], one.reason, one.detail) for one in bad]
+    return [Bad(positions[record.index], record.reason, record.detail) for record in bad]
 
 
 def set_aside(values: pa.Array, bad: Sequence[Bad], decode: Decode) -> Decoded:
     """Decode all records except known bad ones."""
     if not bad:
         return decode(values)
-    out = {one.index for one in bad}
+    out = {record.index for record in bad}
     positions = [index for index in range(len(values)) if index not in out]
     rest = decode(values.take(pa.array(positions, pa.int64())))
-    return Decoded(rest.rows, tuple(sorted([*bad, *moved(rest.bad, positions)], key=lambda one: one.index)))
+    return Decoded(rest.rows, tuple(sorted([*bad, *moved(rest.bad, positions)], key=lambda record: record.index)))
 
 
 def nulls(values: pa.Array) -> list[Bad]:
@@ -59,5 +59,7 @@ def rows_around_bad(
         return Decoded(rows(objects), tuple(bad))
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, ValueError):
         numbers = pa.array(range(len(objects)), pa.int64())
-        found = bisect(numbers, lambda part: rows([objects[i] for i in part.to_pylist()]), lambda _: "wrong-type")
-        return Decoded(found.rows, tuple(sorted([*bad, *moved(found.bad, positions)], key=lambda one: one.index)))
+        decoded = bisect(numbers, lambda part: rows([objects[i] for i in part.to_pylist()]), lambda _: "wrong-type")
+        return Decoded(
+            decoded.rows, tuple(sorted([*bad, *moved(decoded.bad, positions)], key=lambda record: record.index))
+        )

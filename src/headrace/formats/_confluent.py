@@ -61,11 +61,11 @@ class FramedDecoder(Decoder):
         for code, header in enumerate(headers.dictionary.to_pylist()):
             schema_id = int.from_bytes(header[1:], "big")
             if len(headers.dictionary) == 1:
-                positions, mine = None, bodies
+                positions, own = None, bodies
             else:
                 positions = pc.indices_nonzero(pc.equal(headers.indices, code)).to_pylist()
-                mine = bodies.take(pa.array(positions, pa.int64()))
-            for path, places, body in self._by_path(mine, bad, positions):
+                own = bodies.take(pa.array(positions, pa.int64()))
+            for path, places, body in self._by_path(own, bad, positions):
                 parts[schema_id, path] = (places, body)
         return self._merged(parts, bad, len(values))
 
@@ -94,14 +94,14 @@ class FramedDecoder(Decoder):
         for key, (positions, bodies) in parts.items():
             places = range(length) if positions is None else positions
             decoded = self._decode_part(key, bodies)
-            out = {one.index for one in decoded.bad}
+            out = {record.index for record in decoded.bad}
             bad += moved(decoded.bad, places)
             order += [place for i, place in enumerate(places) if i not in out]
             rows.append(decoded.rows)
         whole = stacked([batch for batch in rows if batch.num_rows] or rows[:1])
         if order != sorted(order):
             whole = whole.take(pc.sort_indices(pa.array(order, pa.int64())))
-        return Decoded(whole, tuple(sorted(bad, key=lambda one: one.index)))
+        return Decoded(whole, tuple(sorted(bad, key=lambda record: record.index)))
 
     def _decode_part(self, key: Key, bodies: pa.Array) -> Decoded:
         decoder = self._decoders.get(key) or self.decoder_for(*key)

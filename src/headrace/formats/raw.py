@@ -41,10 +41,10 @@ class RawFormat(Format):
         if len(schema) != 1 or not (
             pa.types.is_binary(schema.field(0).type) or pa.types.is_string(schema.field(0).type)
         ):
-            found = ", ".join(f"{field.name} {field.type}" for field in schema) or "none"
+            columns = ", ".join(f"{field.name} {field.type}" for field in schema) or "none"
             hint = "select one column, or write json"
             raise ProjectError(
-                "wrong-column-type", f"format 'raw' writes one binary or string column, found: {found}", hint=hint
+                "wrong-column-type", f"format 'raw' writes one binary or string column, found: {columns}", hint=hint
             )
         return _RawEncoder()
 
@@ -52,8 +52,8 @@ class RawFormat(Format):
         """A struct of the value."""
         from pyspark.sql import functions as F
 
-        taken = F.make_valid_utf8(value.cast("string")) if self.as_ == "string" else value.cast("binary")
-        return F.struct(*(taken.alias(name) for name in schema.names))
+        column = F.make_valid_utf8(value.cast("string")) if self.as_ == "string" else value.cast("binary")
+        return F.struct(*(column.alias(name) for name in schema.names))
 
 
 class _RawDecoder(Decoder):

@@ -18,7 +18,7 @@ from headrace.functions.function import Argument, Function, FunctionCall
 from headrace.functions.library import library
 from headrace.functions.user import UserFunction
 from headrace.sql.query import DIALECT, Query, SqlError
-from headrace.sql.text_edits import Edit, apply, origin
+from headrace.sql.text_edits import Edit, apply_edits, original_offset
 from headrace.sql.tokens import TokenList
 
 # after these words a name and a bracket are not a call
@@ -50,7 +50,7 @@ class Expanded:
         """The library function whose expansion contains a place of `sql`."""
         if offset < 0:
             return None
-        name = re.match(r"\w+(?=\s*\()", self.text[origin(offset, self.edits) :])
+        name = re.match(r"\w+(?=\s*\()", self.text[original_offset(offset, self.edits) :])
         return library().get(name[0].lower()) if name else None
 
 
@@ -60,7 +60,7 @@ def expand_text(text: str, own: Mapping[str, UserFunction] | None = None) -> Exp
         tokens = Dialect.get_or_raise(DIALECT).tokenize(text)
     except TokenError:
         return Expanded(text, text)
-    return Expanded(text, *apply(text, _Expander(TokenList(text, tokens), own or {}).edits()))
+    return Expanded(text, *apply_edits(text, _Expander(TokenList(text, tokens), own or {}).edits()))
 
 
 def called(text: str) -> set[str]:

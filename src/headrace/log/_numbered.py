@@ -15,8 +15,8 @@ def numbered(folder: StatePath, number: int) -> StatePath:
 
 def number_of(file: StatePath) -> int | None:
     """The number of a file; None for a file without one."""
-    found = _NUMBERED.fullmatch(file.name)
-    return int(found[1]) if found else None
+    match = _NUMBERED.fullmatch(file.name)
+    return int(match[1]) if match else None
 
 
 def numbers(folder: StatePath) -> list[int]:

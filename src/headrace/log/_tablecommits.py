@@ -66,15 +66,15 @@ class TableCommit:
 
     @staticmethod
     def from_bytes(content: bytes, name: str) -> TableCommit:
-        said = unsealed(content, name)
+        document = unsealed(content, name)
         segment = TableSegment(
-            sequence=said["sequence"],
-            at=None if said["at"] is None else datetime.fromisoformat(said["at"]),
-            committed=datetime.fromisoformat(said["committed"]),
-            position=said["position"],
-            parts={table: tuple(SegmentPart(**part) for part in parts) for table, parts in said["parts"].items()},
+            sequence=document["sequence"],
+            at=None if document["at"] is None else datetime.fromisoformat(document["at"]),
+            committed=datetime.fromisoformat(document["committed"]),
+            position=document["position"],
+            parts={table: tuple(SegmentPart(**part) for part in parts) for table, parts in document["parts"].items()},
         )
-        return TableCommit(segment, said["shapes"], tuple(said["complete"]), said["counts"])
+        return TableCommit(segment, document["shapes"], tuple(document["complete"]), document["counts"])
 
 
 def shape_to_json(shape: TableShape) -> dict[str, Any]:
@@ -82,8 +82,8 @@ def shape_to_json(shape: TableShape) -> dict[str, Any]:
     return {"columns": to_ddl(shape.columns), "key": list(shape.key)}
 
 
-def shape_from_json(said: Mapping[str, Any]) -> TableShape:
-    return TableShape(_schema(said["columns"]), tuple(said["key"]))
+def shape_from_json(document: Mapping[str, Any]) -> TableShape:
+    return TableShape(_schema(document["columns"]), tuple(document["key"]))
 
 
 def plain(shape: TableShape) -> TableShape:

@@ -62,17 +62,17 @@ class FileLog(Log):
     def after(self, position: int, limit: int = 64) -> list[Segment]:
         """Reads the commits one by one up to the newest."""
         self._require_kept(position, self._recent_cut())
-        found: list[Segment] = []
-        while len(found) < limit:
-            commit = self._read(position + len(found) + 1)
+        segments: list[Segment] = []
+        while len(segments) < limit:
+            commit = self._read(position + len(segments) + 1)
             if commit is None:
                 break
-            found.append(commit.segment)
-        if found:
+            segments.append(commit.segment)
+        if segments:
             # leftovers before a cut can still be read
             self._require_kept(position, self._cut())
-            self._seen = max(self._seen, found[-1].position)
-        return found
+            self._seen = max(self._seen, segments[-1].position)
+        return segments
 
     def changes(self, segment: Segment) -> Iterator[pa.RecordBatch]:
         """Reads piece by piece."""
@@ -101,10 +101,10 @@ class FileLog(Log):
             if marks.has(mark):
                 return None
             segment = segment_of(end + 1, mark, parts)
-            taken = write_new(self._file(end + 1), SegmentCommit(segment, marks.with_(mark)).to_bytes())
+            written = write_new(self._file(end + 1), SegmentCommit(segment, marks.with_(mark)).to_bytes())
             # a writer that was suspended here may have written where others have committed and cut off; if it was
             # cut off only now, its mark is known
-            if taken and self._cut() < segment.position:
+            if written and self._cut() < segment.position:
                 self._seen = segment.position
                 return segment
 

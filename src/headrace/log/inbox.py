@@ -85,9 +85,9 @@ class Inbox:
         while True:
             self._catch_up()
             position = self._position + 1
-            found, entries, ids = self._new(requests, position)
+            results, entries, ids = self._new(requests, position)
             if not entries and not ids:
-                return found
+                return results
             # the mark makes the commit fail if another process has committed since: then there may be new ids
             mark, named = Mark("push", "", position), [*ids, *_ids(entries)]
             staging = self._log.staging(mark)
@@ -96,7 +96,7 @@ class Inbox:
             if segment is not None:
                 self._known.add(segment.at, position, named)
                 self._reach(segment)
-                return found
+                return results
 
     def probe(self) -> None:
         """Check that the folder can be written; raises an OSError if not."""
@@ -117,7 +117,7 @@ class Inbox:
         self, requests: Sequence[Pushed], position: int
     ) -> tuple[list[int | RepeatedIdError], list[InboxEntry], list[bytes]]:
         """The position of each request, and the changes and ids to add."""
-        found: list[int | RepeatedIdError] = []
+        results: list[int | RepeatedIdError] = []
         entries: list[InboxEntry] = []
         ids: list[bytes] = []
         fresh: dict[bytes, bytes] = {}
@@ -134,18 +134,18 @@ class Inbox:
                 before = None if request.id is None else place(request.id)
                 places = [None if entry.id is None else place(entry.id) for entry in request.entries]
             except RepeatedIdError as error:
-                found.append(error)
+                results.append(error)
                 continue
             new = [entry for entry, at in zip(request.entries, places, strict=True) if at is None]
             if before is not None or not new:
-                found.append(before or max((at or 0 for at in places), default=0))
+                results.append(before or max((at or 0 for at in places), default=0))
                 continue
             named = [request.id] if request.id is not None else []
             fresh.update({id[:_NAME_BYTES]: id[_NAME_BYTES:] for id in (*named, *_ids(new))})
             entries += new
             ids += named
-            found.append(position)
-        return found, entries, ids
+            results.append(position)
+        return results, entries, ids
 
     def _catch_up(self) -> None:
         """Read the ids that other processes have added."""
@@ -214,9 +214,9 @@ class Inbox:
         oldest, reached = datetime.now(UTC) - keep, self.begin()
         old = reached
         while old == reached < position:
-            segments = [one for one in self._log.after(reached, _AT_ONCE) if one.position <= position]
+            segments = [segment for segment in self._log.after(reached, _AT_ONCE) if segment.position <= position]
             reached = segments[-1].position
-            old = max((one.position for one in segments if one.at < oldest), default=old)
+            old = max((segment.position for segment in segments if segment.at < oldest), default=old)
         if old > self.begin():
             self.cut(old)
 
@@ -240,11 +240,11 @@ class Inbox:
     def _kept_files(self) -> list[tuple[int, datetime, StatePath]]:
         """The files with ids of segments that were cut off: position, time of the newest id, and file."""
         try:
-            found = [(name, file) for file in self._kept.iterdir() if (name := _KEPT.fullmatch(file.name))]
+            matches = [(name, file) for file in self._kept.iterdir() if (name := _KEPT.fullmatch(file.name))]
         except FileNotFoundError:
             return []
-        named = [(int(name[1]), datetime.fromtimestamp(int(name[2]) / 1000, UTC), file) for name, file in found]
-        return sorted(named, key=lambda one: one[0])
+        named = [(int(name[1]), datetime.fromtimestamp(int(name[2]) / 1000, UTC), file) for name, file in matches]
+        return sorted(named, key=lambda entry: entry[0])
 
 
 class _KnownIds:

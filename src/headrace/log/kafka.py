@@ -121,10 +121,10 @@ class KafkaLog(Log):
             first, chunks = _place(self._known[position][0].segment.parts[-1])
             commits = self._known[min(position + 1, end)][1]
             admin = client(AdminClient, self._topics.properties)
-            wanted = [TopicPartition(self._changes, 0, first + chunks), TopicPartition(self._commits, 0, commits)]
-            for one in wanted:  # in this order: a commit without its changes counts as cut off
+            bounds = [TopicPartition(self._changes, 0, first + chunks), TopicPartition(self._commits, 0, commits)]
+            for bound in bounds:  # in this order: a commit without its changes counts as cut off
                 try:
-                    admin.delete_records([one])[one].result(_SECONDS)
+                    admin.delete_records([bound])[bound].result(_SECONDS)
                 except KafkaException as error:
                     raise self._failed(error) from error
 
@@ -210,8 +210,8 @@ class KafkaLog(Log):
     def _begin(self) -> int:
         """The first position all of whose changes exist."""
         low, _ = self._offsets(self._changes)
-        there = [n for n, (commit, _) in self._known.items() if _place(commit.segment.parts[0])[0] >= low]
-        return min(there, default=max(self._known, default=0) + 1)
+        positions = [n for n, (commit, _) in self._known.items() if _place(commit.segment.parts[0])[0] >= low]
+        return min(positions, default=max(self._known, default=0) + 1)
 
     def _read_commits(self) -> None:
         """Read the commits since the last call."""
@@ -219,8 +219,8 @@ class KafkaLog(Log):
         self._known = {n: known for n, known in self._known.items() if known[1] >= low}
         first = max(low, self._next)
         if first < high:
-            found, self._next = self._read(self._commits, first, high)
-            for message in found:
+            records, self._next = self._read(self._commits, first, high)
+            for message in records:
                 commit = SegmentCommit.from_bytes(message.value(), f"{self._commits} at {message.offset()}")
                 self._known[commit.segment.position] = commit, message.offset()
 
@@ -232,9 +232,9 @@ class KafkaLog(Log):
             # the end of a transaction reaches one topic before the other
             deadline = time.monotonic() + _SECONDS
             while time.monotonic() < deadline:
-                found, _ = self._read(self._changes, first, first + chunks)
-                if len(found) == chunks:
-                    return b"".join(message.value() for message in found)
+                records, _ = self._read(self._changes, first, first + chunks)
+                if len(records) == chunks:
+                    return b"".join(message.value() for message in records)
         raise self._failed(KafkaException(KafkaError(KafkaError._TIMED_OUT)))
 
     def _offsets(self, topic: str) -> tuple[int, int]:
@@ -249,7 +249,7 @@ class KafkaLog(Log):
         """The committed records from one offset to before another, up to an open transaction; and where to continue.
 
         Markers of transactions are skipped."""
-        consumer, found = self._consumer(), []
+        consumer, records = self._consumer(), []
         consumer.assign([TopicPartition(topic, 0, first)])
         deadline, place = time.monotonic() + _SECONDS, first
         while place < end and time.monotonic() < deadline:
@@ -258,13 +258,13 @@ class KafkaLog(Log):
             if message is None:
                 continue
             if error is None:
-                found += [message] if message.offset() < end else []
+                records += [message] if message.offset() < end else []
                 place = message.offset() + 1
             elif error.code() == KafkaError._PARTITION_EOF:
-                return found, message.offset()
+                return records, message.offset()
             else:
                 raise self._failed(KafkaException(error))
-        return found, place
+        return records, place
 
     def _consumer(self) -> Any:
         if self._reader is None:

@@ -82,11 +82,11 @@ def series(writer: str, generation: str) -> str:
 
 def place_of(name: str) -> tuple[str, int] | None:
     """The series and batch of a piece; None for another file."""
-    found = _NAME.fullmatch(name)
-    return (found["series"], int(found["batch"])) if found else None
+    match = _NAME.fullmatch(name)
+    return (match["series"], int(match["batch"])) if match else None
 
 
 def task_of(name: str) -> int | None:
     """The task that wrote a piece; None for another file."""
-    found = _NAME.fullmatch(name)
-    return int(found["task"]) if found else None
+    match = _NAME.fullmatch(name)
+    return int(match["task"]) if match else None

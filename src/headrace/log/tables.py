@@ -84,7 +84,7 @@ class TableLog:
     def shapes(self) -> dict[str, TableShape]:
         """The shapes of all tables, as of the newest commit."""
         newest = self._last()
-        return {} if newest is None else {name: shape_from_json(said) for name, said in newest.shapes.items()}
+        return {} if newest is None else {name: shape_from_json(document) for name, document in newest.shapes.items()}
 
     def complete(self) -> frozenset[str]:
         """The tables whose first snapshot is complete."""
@@ -98,8 +98,8 @@ class TableLog:
 
     def newest(self) -> TableSegment | None:
         """The segment of the newest commit."""
-        found = self._last()
-        return None if found is None else found.segment
+        commit = self._last()
+        return None if commit is None else commit.segment
 
     def commit(
         self,
@@ -128,28 +128,28 @@ class TableLog:
             write_new(self.folder / _IDENTITY, sealed({"id": uuid.uuid4().hex[:12]}))
         segment = TableSegment(sequence, at, datetime.now(UTC), position, parts)
         counts = {name: (before.counts.get(name, 0) if before else 0) + _net(filled.get(name)) for name in shapes}
-        said = {name: shape_to_json(shape) for name, shape in shapes.items()}
-        made = TableCommit(segment, said, tuple(complete), counts)
+        shape_documents = {name: shape_to_json(shape) for name, shape in shapes.items()}
+        commit = TableCommit(segment, shape_documents, tuple(complete), counts)
         # a writer that was suspended here may write where others have committed and removed meanwhile
-        if not write_new(numbered(self._commits, sequence), made.to_bytes()) or highest(self._commits) != sequence:
+        if not write_new(numbered(self._commits, sequence), commit.to_bytes()) or highest(self._commits) != sequence:
             self._seen, self._newest = 0, None
             raise LogMovedError(f"{self.folder} already has {sequence}")
-        self._remember(made)
+        self._remember(commit)
         return sequence
 
     def after(self, sequence: int, limit: int = 64) -> list[TableSegment]:
         """The segments after a sequence, in order. Raises LogCutError when one of them was removed."""
-        found: list[TableSegment] = []
-        while len(found) < limit:
-            commit = self._read(sequence + len(found) + 1)
+        segments: list[TableSegment] = []
+        while len(segments) < limit:
+            commit = self._read(sequence + len(segments) + 1)
             if commit is None:
                 break
-            found.append(commit.segment)
+            segments.append(commit.segment)
             self._remember(commit)
         # leftovers of removed commits can still be read
-        if (found or sequence < self.end()) and sequence < self._floor():
+        if (segments or sequence < self.end()) and sequence < self._floor():
             raise LogCutError(f"{self.folder} begins at {self.begin()}, and {sequence + 1} is wanted")
-        return found
+        return segments
 
     def state(self, table: str, sequence: int) -> list[StatePath]:
         """Files of weighted rows that add up to the table at a sequence: a base, and the parts since. A file that was
@@ -217,8 +217,8 @@ class TableLog:
         for file in files_in(self._commits):
             if (number_of(file) or floor + 1) <= floor:
                 file.unlink(missing_ok=True)
-        kept = {str(file) for table in bases for file in self._based(table, bases[table])}
-        folders = {file.rpartition("/")[0] for file in kept}
+        needed = {str(file) for table in bases for file in self._based(table, bases[table])}
+        folders = {file.rpartition("/")[0] for file in needed}
         for table, base in bases.items():
             for one in files_in(self._bases / table):
                 number = number_of(one)
@@ -227,8 +227,8 @@ class TableLog:
                 elif number is None and int(one.name.partition("-")[0]) < base and str(one) not in folders:
                     remove_tree(one)
         for file in files_in(self._parts):
-            found = _PART.fullmatch(file.name)
-            if found is not None and int(found["sequence"]) <= floor and str(file) not in kept:
+            match = _PART.fullmatch(file.name)
+            if match is not None and int(match["sequence"]) <= floor and str(file) not in needed:
                 file.unlink(missing_ok=True)
 
     def _based(self, table: str, base: int) -> Iterator[StatePath]:
@@ -265,9 +265,9 @@ class TableLog:
         return base, [self.folder / name for name in names]
 
     def _parts_of(self, sequence: int) -> Mapping[str, tuple[SegmentPart, ...]]:
-        found = self._named.get(sequence)
-        if found is not None:
-            return found
+        parts = self._named.get(sequence)
+        if parts is not None:
+            return parts
         commit = self._read(sequence)
         if commit is None:
             raise LogCutError(f"{self.folder} has no {sequence}: it begins at {self.begin()} and ends at {self.end()}")
@@ -286,10 +286,10 @@ class TableLog:
     def _last(self) -> TableCommit | None:
         end = self.end()
         if end and (self._newest is None or self._newest.segment.sequence != end):
-            found = self._read(end)
-            if found is None:
+            commit = self._read(end)
+            if commit is None:
                 raise LogDamagedError(f"{numbered(self._commits, end)} is missing")
-            self._newest = found
+            self._newest = commit
         return self._newest
 
     def _read(self, sequence: int) -> TableCommit | None:

@@ -26,11 +26,11 @@ def tables_folder(context: Context) -> Path:
     return context.local / "tables"
 
 
-def write_group(folder: Path, group: str, said: Mapping[str, Any]) -> None:
+def write_group(folder: Path, group: str, status: Mapping[str, Any]) -> None:
     """Write the status of a table group. Not durable: after a crash of the machine it is meaningless."""
     now = time.time()
     as_of = utc_text(datetime.fromtimestamp(now, UTC), "milliseconds")
-    document = {"group": group, "as_of": as_of, "written": now, **said}
+    document = {"group": group, "as_of": as_of, "written": now, **status}
     write_atomically(folder / f"{group_id(group)}{_ENDING}", json.dumps(document).encode(), durable=False)
 
 
@@ -43,14 +43,14 @@ def read_groups(folder: Path) -> list[dict[str, Any]]:
     """The last status of every table group, with those that are no longer in the project."""
     pid = lock_holder(folder / LOCK)
     files = sorted(folder.glob(f"*{_ENDING}"))
-    return [said for file in files if (said := _read(file, pid)) is not None]
+    return [status for file in files if (status := _read(file, pid)) is not None]
 
 
 def _read(file: Path, pid: int | None) -> dict[str, Any] | None:
     try:
-        said: dict[str, Any] = json.loads(file.read_bytes())
+        status: dict[str, Any] = json.loads(file.read_bytes())
     except (OSError, ValueError):
         return None
-    age = max(0.0, time.time() - said.pop("written"))
-    live = said.get("pid") == pid and age <= STALE_SECONDS
-    return {**said, "age_s": round(age, 1), "live": live}
+    age = max(0.0, time.time() - status.pop("written"))
+    live = status.get("pid") == pid and age <= STALE_SECONDS
+    return {**status, "age_s": round(age, 1), "live": live}

@@ -26,7 +26,7 @@ from headrace.migrate.report import report
 from headrace.migrate.sinks import sink
 from headrace.migrate.streams import streams
 from headrace.sql.query import SqlError, parse
-from headrace.sql.text_edits import apply
+from headrace.sql.text_edits import apply_edits
 from headrace.sql.tokens import TokenList
 
 _STENCIL = "SCHEMA_REGISTRY_STENCIL_"
@@ -131,7 +131,7 @@ def _renamed(draft: Draft, query: str, tables: dict[str, str]) -> str:
     edits = [words.replace(place, place, new_names[words.tokens[place].text.lower()]) for place in places]
     for table, name in new_names.items():
         draft.note("check", "INPUT_SCHEMA_TABLE", f"'{table}' is renamed to '{name}', also in the SQL")
-    return apply(parsed.sql, edits)[0]
+    return apply_edits(parsed.sql, edits)[0]
 
 
 def _flow(draft: Draft, name: str, tables: dict[str, str], query: str) -> None:

@@ -13,7 +13,7 @@ from headrace.migrate.draft import NO_EQUIVALENT, Draft, escape_variables
 from headrace.migrate.enrichers import ENRICHERS
 from headrace.migrate.messages import protobuf
 from headrace.sql.query import parse
-from headrace.sql.text_edits import apply
+from headrace.sql.text_edits import apply_edits
 from headrace.sql.tokens import TokenList
 
 Step = dict[str, Any]
@@ -172,7 +172,9 @@ def _sql(arguments: dict[str, Any]) -> list[Step]:
     query = parse(str(arguments["sqlQuery"]))
     words = TokenList(query.sql, query.tokens)
     places = [words.at(int(table.this.meta["start"])) for table in query.inputs]
-    return [{"type": "sql", "sql": apply(query.sql, [words.replace(place, place, "rows") for place in places])[0]}]
+    return [
+        {"type": "sql", "sql": apply_edits(query.sql, [words.replace(place, place, "rows") for place in places])[0]}
+    ]
 
 
 _SLOTS = {

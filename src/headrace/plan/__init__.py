@@ -1,1 +1,1 @@
-"""From a project to a frozen plan that run and explain both interpret."""
+"""Turns a project into a frozen plan that `run` and `explain` both interpret."""

@@ -1,4 +1,4 @@
-"""The plan for people and programs: as text, as JSON and as a graph."""
+"""The plan as text, as JSON and as a graph."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from headrace.plan.model import (
 
 
 def to_json(plan: Plan, changes: Mapping[str, Mapping[str, Any]] | None = None) -> dict[str, Any]:
-    """The plan as JSON. `changes` says, by flow, what has changed since it was last started."""
-    known = changes or {}
+    """The plan as JSON. `changes`: by flow, the change since its last start."""
+    by_flow = changes or {}
     return {
         "project": plan.project,
-        "flows": [{**_flow_json(flow), "change": known.get(flow.name)} for flow in plan.flows],
+        "flows": [{**_flow_json(flow), "change": by_flow.get(flow.name)} for flow in plan.flows],
     }
 
 
@@ -42,7 +42,7 @@ def _flow_json(flow: FlowPlan) -> dict[str, Any]:
         "state": list(flow.state),
         "view": bool(flow.tables()),
         "key": None if flow.view is None else list(flow.view.key),
-        "inputs": [_input_json(one) for one in flow.inputs],
+        "inputs": [_input_json(input_) for input_ in flow.inputs],
         "after": _steps_json(flow.after),
         "columns": list(flow.output_columns),
         "sinks": [
@@ -52,47 +52,47 @@ def _flow_json(flow: FlowPlan) -> dict[str, Any]:
     }
 
 
-def _input_json(one: Input) -> dict[str, Any]:
-    match one:
+def _input_json(input_: Input) -> dict[str, Any]:
+    match input_:
         case StreamInput():
             return {
-                "name": one.name,
+                "name": input_.name,
                 "kind": "stream",
-                "source": {"type": one.spec.source.kind(), "label": one.spec.source.label},
-                "format": one.spec.format.kind() if one.spec.format else None,
-                "columns": None if one.columns is None else list(one.columns),
-                "filters": [str(f) for f in one.filters],
-                "event_time": one.event_time.column if one.event_time else None,
-                "watermark": format_duration(one.event_time.watermark) if one.event_time else None,
-                "on_error": one.spec.on_error,
-                "backfill": _backfill_json(one),
-                "before": _steps_json(one.before),
+                "source": {"type": input_.spec.source.kind(), "label": input_.spec.source.label},
+                "format": input_.spec.format.kind() if input_.spec.format else None,
+                "columns": None if input_.columns is None else list(input_.columns),
+                "filters": [str(f) for f in input_.filters],
+                "event_time": input_.event_time.column if input_.event_time else None,
+                "watermark": format_duration(input_.event_time.watermark) if input_.event_time else None,
+                "on_error": input_.spec.on_error,
+                "backfill": _backfill_json(input_),
+                "before": _steps_json(input_.before),
             }
         case LakeInput():
-            return {"name": one.name, "kind": "flow", "through": "lake", "before": _steps_json(one.before)}
+            return {"name": input_.name, "kind": "flow", "through": "lake", "before": _steps_json(input_.before)}
         case FlowInput():
             return {
-                "name": one.name,
+                "name": input_.name,
                 "kind": "flow",
                 "through": "inlined",
-                "inputs": [_input_json(i) for i in one.inputs],
-                "before": _steps_json((*one.after, *one.before)),
+                "inputs": [_input_json(i) for i in input_.inputs],
+                "before": _steps_json((*input_.after, *input_.before)),
             }
         case StandingInput():
-            return {"name": one.name, "kind": "flow" if one.table is None else "table", "through": "as it stands"}
+            return {"name": input_.name, "kind": "flow" if input_.table is None else "table", "through": "as it stands"}
         case TableInput():
             return {
-                "name": one.name,
+                "name": input_.name,
                 "kind": "table",
-                "source": {"type": one.spec.source.kind(), "label": one.spec.source.label},
-                "columns": None if one.shape is None else one.shape.columns.names,
-                "key": None if one.shape is None else list(one.shape.key),
+                "source": {"type": input_.spec.source.kind(), "label": input_.spec.source.label},
+                "columns": None if input_.shape is None else input_.shape.columns.names,
+                "key": None if input_.shape is None else list(input_.shape.key),
             }
 
 
-def _backfill_json(one: StreamInput) -> dict[str, Any] | None:
-    found = one.spec.backfill
-    return None if found is None else {"label": found.label, "seam": found.seam}
+def _backfill_json(stream: StreamInput) -> dict[str, Any] | None:
+    backfill = stream.spec.backfill
+    return None if backfill is None else {"label": backfill.label, "seam": backfill.seam}
 
 
 def _steps_json(steps: Sequence[ProcessorStep]) -> list[dict[str, Any]]:
@@ -104,26 +104,26 @@ def to_dot(plan: Plan) -> str:
     lines = [f"digraph {plan.project} {{", "  rankdir=LR;", '  node [shape=box, fontname="sans-serif"];']
     for flow in plan.flows:
         lines.append(f'  "flow {flow.name}" [label="{flow.name}\\n{flow.spec.mode}, {flow.guarantee}", style=rounded];')
-        for one in flow.inputs:
-            lines.append(f'  "{_node(one)}" -> "flow {flow.name}"{_edge(one)};')
+        for input_ in flow.inputs:
+            lines.append(f'  "{_node(input_)}" -> "flow {flow.name}"{_edge(input_)};')
         for step in flow.sinks:
             lines.append(f'  "flow {flow.name}" -> "{_escape(step.sink.label)}";')
     return "\n".join([*dict.fromkeys(lines), "}"])
 
 
-def _node(one: Input) -> str:
-    match one:
+def _node(input_: Input) -> str:
+    match input_:
         case StreamInput():
-            return f"stream {one.name}"
+            return f"stream {input_.name}"
         case TableInput():
-            return f"table {one.name}"
+            return f"table {input_.name}"
         case _:
-            return f"flow {one.name}"
+            return f"flow {input_.name}"
 
 
-def _edge(one: Input) -> str:
-    if isinstance(one, StreamInput) and one.columns is not None:
-        return f' [label="{_escape(", ".join(one.columns))}"]'
+def _edge(input_: Input) -> str:
+    if isinstance(input_, StreamInput) and input_.columns is not None:
+        return f' [label="{_escape(", ".join(input_.columns))}"]'
     return ""
 
 
@@ -145,8 +145,8 @@ def to_text(plan: Plan, changes: Mapping[str, Mapping[str, Any]] | None = None) 
             else f"every {format_duration(flow.trigger)}"
         )
         yield f"flow {flow.name}  ({pace}, {flow.guarantee}{state})"
-        for one in flow.inputs:
-            yield from _input_text(one, "  ")
+        for input_ in flow.inputs:
+            yield from _input_text(input_, "  ")
         yield from _steps_text(flow.after, "  ")
         key = f"  by {', '.join(flow.view.key)}" if flow.view is not None and flow.view.key else ""
         yield f"  → {', '.join(flow.output_columns)}{key}"
@@ -154,15 +154,15 @@ def to_text(plan: Plan, changes: Mapping[str, Mapping[str, Any]] | None = None) 
             yield f"  ▸ {step.sink.label}  ({step.sink.guarantee})"
         change = (changes or {}).get(flow.name)
         if change is not None and change["generation"] is not None:
-            yield f"  ⟳ {words_of(change)}"
+            yield f"  ⟳ {change_summary(change)}"
             yield from (f"    {reason}" for reason in change["reasons"])
 
 
-def words_of(change: Mapping[str, Any]) -> str:
-    """What a change means, for people."""
+def change_summary(change: Mapping[str, Any]) -> str:
+    """The verdict on a change as text."""
     verdict = ChangeVerdict(change["verdict"], tuple(change["reasons"]))
-    beside = f", built beside {change['beside']}" if change.get("beside") else ""
-    return f"generation {change['generation']}{beside}: {verdict.words}"
+    parallel = f", built in parallel with {change['beside']}" if change.get("beside") else ""
+    return f"generation {change['generation']}{parallel}: {verdict.words}"
 
 
 def _steps_text(steps: Sequence[ProcessorStep], indent: str) -> Iterator[str]:
@@ -170,30 +170,30 @@ def _steps_text(steps: Sequence[ProcessorStep], indent: str) -> Iterator[str]:
         yield f"{indent}▹ {step.processor.label}"
 
 
-def _input_text(one: Input, indent: str) -> Iterator[str]:
-    match one:
+def _input_text(input_: Input, indent: str) -> Iterator[str]:
+    match input_:
         case StreamInput():
-            form = f", {one.spec.format.kind()}" if one.spec.format else ""
-            columns = "all columns" if one.columns is None else f"columns {', '.join(one.columns) or 'none'}"
-            yield f"{indent}◂ {one.name}: {one.spec.source.label}{form}; {columns}"
-            if one.spec.backfill:
-                yield f"{indent}  first the history in {one.spec.backfill.label}, up to {one.spec.backfill.seam}"
-            if one.filters:
-                yield f"{indent}  only rows where {' and '.join(str(f) for f in one.filters)}"
-            if one.event_time:
-                wait = format_duration(one.event_time.watermark)
-                yield f"{indent}  event time {one.event_time.column}, waits {wait} for late records"
-            yield from _steps_text(one.before, indent + "  ")
+            form = f", {input_.spec.format.kind()}" if input_.spec.format else ""
+            columns = "all columns" if input_.columns is None else f"columns {', '.join(input_.columns) or 'none'}"
+            yield f"{indent}◂ {input_.name}: {input_.spec.source.label}{form}; {columns}"
+            if input_.spec.backfill:
+                yield f"{indent}  first the history in {input_.spec.backfill.label}, up to {input_.spec.backfill.seam}"
+            if input_.filters:
+                yield f"{indent}  only rows where {' and '.join(str(f) for f in input_.filters)}"
+            if input_.event_time:
+                wait = format_duration(input_.event_time.watermark)
+                yield f"{indent}  event time {input_.event_time.column}, waits {wait} for late records"
+            yield from _steps_text(input_.before, indent + "  ")
         case LakeInput():
-            yield f"{indent}◂ {one.name}: the lake table of that flow"
-            yield from _steps_text(one.before, indent + "  ")
+            yield f"{indent}◂ {input_.name}: the lake table of that flow"
+            yield from _steps_text(input_.before, indent + "  ")
         case FlowInput():
-            yield f"{indent}◂ {one.name}: that flow's query, run as part of this one"
-            for inner in one.inputs:
+            yield f"{indent}◂ {input_.name}: that flow's query, run as part of this one"
+            for inner in input_.inputs:
                 yield from _input_text(inner, indent + "  ")
-            yield from _steps_text((*one.after, *one.before), indent + "  ")
+            yield from _steps_text((*input_.after, *input_.before), indent + "  ")
         case StandingInput():
-            yield f"{indent}◂ {one.name}: {'lake table' if one.table is None else 'table'}, as it stands"
+            yield f"{indent}◂ {input_.name}: {'lake table' if input_.table is None else 'table'}, current rows"
         case TableInput():
-            key = f"; key {', '.join(one.shape.key)}" if one.shape is not None and one.shape.key else ""
-            yield f"{indent}◂ {one.name}: table, {one.spec.source.label}{key}"
+            key = f"; key {', '.join(input_.shape.key)}" if input_.shape is not None and input_.shape.key else ""
+            yield f"{indent}◂ {input_.name}: table, {input_.spec.source.label}{key}"

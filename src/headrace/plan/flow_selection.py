@@ -1,4 +1,4 @@
-"""Flows that somebody names: are they there, and is there anything to run?"""
+"""Checks that a selected flow exists and has something to run."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from headrace.core.errors import ProjectError, unknown_flow
 from headrace.project.loader import Project
 
 
-def check_asked(project: Project, name: str) -> None:
-    """Refuse a flow that is not there or has no sinks."""
+def check_runnable(project: Project, name: str) -> None:
+    """Refuse a flow that does not exist or has no sinks."""
     if name not in project.spec.flows:
         raise unknown_flow(name, project.spec.flows)
     if not project.spec.flows[name].sinks:
@@ -15,5 +15,5 @@ def check_asked(project: Project, name: str) -> None:
             "no-sinks",
             f"flow '{name}' has no sinks, so there is nothing to run",
             where=project.origin("flows", name),
-            hint="give it a sink, e.g. sinks: [console], or run a flow that reads it",
+            hint="add a sink, e.g. sinks: [console], or run a flow that reads it",
         )

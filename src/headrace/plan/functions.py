@@ -1,14 +1,16 @@
-"""Which functions a query calls that are not Spark's own."""
+"""The functions of a query that are not Spark's own."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from headrace.core.errors import ProjectError, did_you_mean
 from headrace.core.format import Decoder
+from headrace.core.lazy import lazy_modules
 from headrace.formats.protobuf import ProtobufFormat
 from headrace.functions.expansion import called
 from headrace.functions.families.lookups import lookups_missing
@@ -18,22 +20,30 @@ from headrace.functions.resources import Resources
 from headrace.functions.user import UserFunction, used_by
 from headrace.project.loader import Project
 
+if TYPE_CHECKING:
+    from headrace.core.encoding import descriptors as encoding
+    from headrace.formats.protobuf import decoder, types
+else:
+    encoding, decoder, types = lazy_modules(
+        "headrace.core.encoding.descriptors", "headrace.formats.protobuf.decoder", "headrace.formats.protobuf.types"
+    )
 
-def python_functions(texts: Iterable[str], own: Mapping[str, UserFunction]) -> dict[str, str]:
-    """The functions that run in Python, as these texts of Spark's own SQL call them; of the project's the digest."""
-    names = {name for text in texts for name in called(text)}
-    found = {}
+
+def python_functions(queries: Iterable[str], own: Mapping[str, UserFunction]) -> dict[str, str]:
+    """The functions in these Spark SQL queries that run in Python; for those of the project, the digest of the file."""
+    names = {name for query in queries for name in called(query)}
+    functions = {}
     for name in sorted(names):
         function = library().get(name)
         if wanted(name) is not None:
-            found["SelectFields"] = ""
+            functions["SelectFields"] = ""
         elif function is not None and (function.arrow is not None or function.build is not None):
-            found[function.name] = ""
-    return found | {one.name: one.digest for one in used_by(names, own).values()}
+            functions[function.name] = ""
+    return functions | {user_function.name: user_function.digest for user_function in used_by(names, own).values()}
 
 
-def unusable(sql: str, own: Mapping[str, UserFunction], project: Project) -> Iterator[ProjectError]:
-    """What is wrong with functions that a text calls. Runs the files of the project's own."""
+def function_problems(sql: str, own: Mapping[str, UserFunction], project: Project) -> Iterator[ProjectError]:
+    """Errors of the functions that a query calls. Loads the project's function files."""
     names = called(sql)
     if project.spec.functions.lookups is None and names & {"dartget", "dartcontains"}:
         yield lookups_missing()
@@ -51,14 +61,14 @@ def unusable(sql: str, own: Mapping[str, UserFunction], project: Project) -> Ite
 
 
 def resources_of(project: Project | None, *, messages: bool = True) -> Resources:
-    """What functions find in a project; its messages only when asked for, as .proto files must be compiled for them."""
+    """The resources of a project for functions; messages on demand, since .proto files must be compiled for them."""
     if project is None:
         return Resources()
     lookups = project.spec.functions.lookups
-    known = ProjectMessages.of(project) if messages else None
+    project_messages = ProjectMessages.of(project) if messages else None
     if lookups is None:
-        return Resources(messages=known)
-    return Resources(project.context.path(lookups.path), lookups.refresh, known)
+        return Resources(messages=project_messages)
+    return Resources(project.context.path(lookups.path), lookups.refresh, project_messages)
 
 
 @dataclass(frozen=True)
@@ -66,42 +76,40 @@ class ProjectMessages:
     """The messages of the protobuf formats of a project's streams."""
 
     sets: Mapping[str, bytes]
-    """Descriptor sets by the message that a stream is made of."""
+    """Descriptor sets by the message type of a stream."""
 
     @classmethod
     def of(cls, project: Project) -> ProjectMessages | None:
-        """Those of a project; None when it has none."""
-        formats = [one.format for one in project.spec.streams.values() if isinstance(one.format, ProtobufFormat)]
+        """The messages of a project; None if it has none."""
+        formats = [
+            stream.format for stream in project.spec.streams.values() if isinstance(stream.format, ProtobufFormat)
+        ]
         if not formats:
             return None
         return cls({form.message: form.descriptor_set(project.context) for form in formats})
 
     def only(self) -> str:
-        """The one message that streams are made of."""
+        """The only message type of all streams."""
         if len(self.sets) == 1:
             return next(iter(self.sets))
         raise ProjectError(
             "unknown-message",
-            f"which message is meant? Streams are made of {', '.join(sorted(self.sets))}",
-            hint="write the name of the message as a text",
+            f"the message is ambiguous: streams have the messages {', '.join(sorted(self.sets))}",
+            hint="write the name of the message as a string",
         )
 
     def decoder(self, message: str, column: str) -> Decoder:
-        """A decoder of one field of a message."""
-        from headrace.core.encoding.descriptors import find_message
-        from headrace.formats.protobuf.decoder import ProtobufDecoder
-        from headrace.formats.protobuf.types import message_schema
-
+        """A decoder for one field of a message."""
         refused: ProjectError | None = None
         for descriptors in dict.fromkeys(self.sets.values()):
             try:
-                schema = message_schema(find_message(descriptors, message))
+                schema = types.message_schema(encoding.find_message(descriptors, message))
             except ProjectError as error:
                 refused = error
                 continue
             if column not in schema.names:
                 hint = did_you_mean(column, schema.names, "fields")
                 raise ProjectError("unknown-column", f"message {message} has no field '{column}'", hint=hint)
-            return ProtobufDecoder(descriptors, message, pa.schema([schema.field(column)]))
-        assert refused is not None, "there is at least one set"
+            return decoder.ProtobufDecoder(descriptors, message, pa.schema([schema.field(column)]))
+        assert refused is not None, "there is at least one descriptor set"
         raise refused

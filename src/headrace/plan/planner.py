@@ -1,4 +1,4 @@
-"""From a project to a plan: who reads what, which columns, with which guarantee. Needs no Spark and no service."""
+"""Plans the flows of a project: inputs, columns, state, guarantees. Needs no Spark and no service."""
 
 from __future__ import annotations
 
@@ -14,41 +14,41 @@ from headrace.core.processor import FlowLakeTable, RunsSql
 from headrace.core.sink import Sink
 from headrace.functions.expansion import expand
 from headrace.functions.user import UserFunction, user_functions
-from headrace.plan.dashboards import wrong_charts
-from headrace.plan.flow_selection import check_asked
-from headrace.plan.functions import python_functions, unusable
-from headrace.plan.model import FlowInput, FlowPlan, Input, LakeInput, Plan, ProcessorStep, StreamInput, flattened
+from headrace.plan.dashboards import chart_problems
+from headrace.plan.flow_selection import check_runnable
+from headrace.plan.functions import function_problems, python_functions
+from headrace.plan.model import FlowInput, FlowPlan, Input, LakeInput, Plan, ProcessorStep, StreamInput, all_inputs
 from headrace.plan.processor_steps import (
     ProjectFacts,
-    lost_times,
+    columns_needed,
+    inlined_inputs,
+    lost_event_times,
     output_of,
-    part_of_another,
-    remembered,
+    state_descriptions,
     step_refusals,
     steps_at,
     steps_of,
-    used_through,
 )
 from headrace.plan.realtime import realtime_obstacles
 from headrace.plan.reports import report_of
 from headrace.plan.schemas import check_event_time, declared_schema, with_metadata, without_metadata
-from headrace.plan.settings import refused
+from headrace.plan.settings import refused_settings
 from headrace.plan.sink_ids import repeated_endpoints, sink_steps
-from headrace.plan.view_planning import ShapeOf, kept_shape, obstacles, read_by_view, view_of, view_plan
+from headrace.plan.view_planning import ShapeOf, known_shape, reads_tables, view_obstacles, view_of, view_plan
 from headrace.plan.view_planning import ViewReads as ViewReads
 from headrace.project.loader import Project
 from headrace.project.model import FlowSpec, StreamSpec
 from headrace.sql.columns import unknown_columns
 from headrace.sql.dialect.dotted import check_dotted
 from headrace.sql.dialect.translate import DialectInput, translate
-from headrace.sql.input_reads import InputReads, reads
+from headrace.sql.input_reads import InputReads, input_reads
 from headrace.sql.lateness import LateRule, TimedInput, late_rules
 from headrace.sql.query import Query, SqlError, parse
 from headrace.sql.streaming import output_refusals, refusals, state_of
 
 __all__ = ["SchemaOf", "declared_schema", "make_plan"]
 
-# settings that change when Spark drops a row
+# settings that change when Spark drops a late row
 _LATE_SETTINGS = ("spark.sql.streaming.statefulOperator.", "spark.sql.streaming.sessionWindow.")
 
 SchemaOf = Callable[[str, StreamSpec], pa.Schema | None]
@@ -60,20 +60,20 @@ def make_plan(
     schema_of: SchemaOf | None = None,
     shape_of: ShapeOf | None = None,
 ) -> Plan:
-    """The plan of all flows, or of those named. ProjectErrors lists everything that is wrong with them.
+    """The plan of all flows, or of those in `only`. Raises ProjectErrors with all errors of the flows.
 
-    `schema_of` may know more than the files say, e.g. from a sample of the data; so may `shape_of` of tables.
+    `schema_of` may know more than the files, e.g. from a sample of the data; `shape_of` likewise for tables.
     """
     for name in only:
-        check_asked(project, name)
-    planner = _Planner(project, schema_of or (lambda _name, _spec: None), shape_of or partial(kept_shape, project))
+        check_runnable(project, name)
+    planner = _Planner(project, schema_of or (lambda _name, _spec: None), shape_of or partial(known_shape, project))
     planner.find_functions()
     planner.check_settings(project.spec.spark.conf, "spark", "conf")
     planner.errors += repeated_endpoints(project)
     for name in only or project.spec.flows:
         planner.plan(name)
     if not only:
-        planner.errors += wrong_charts(project, planner.plans.values())
+        planner.errors += chart_problems(project, planner.plans.values())
     if planner.errors:
         raise ProjectErrors(planner.errors)
     flows = [flow for flow in planner.plans.values() if flow is not None]
@@ -87,7 +87,7 @@ class _Planner:
     schema_of: SchemaOf
     shape_of: ShapeOf
     plans: dict[str, FlowPlan | None] = field(default_factory=dict)
-    """What has been planned, each flow after those it reads; None for those with errors."""
+    """The planned flows, each after those it reads; None for flows with errors."""
     queries: dict[str, Query] = field(default_factory=dict)
     schemas: dict[str, pa.Schema | None] = field(default_factory=dict)
     broken: set[str] = field(default_factory=set)
@@ -95,10 +95,9 @@ class _Planner:
     open: list[str] = field(default_factory=list)
     functions: dict[str, UserFunction] = field(default_factory=dict)
     steps: dict[tuple[str, str], tuple[ProcessorStep, ...]] = field(default_factory=dict)
-    """The processors of flows, by flow and place (`after`, `before.orders`), each knowing what it needs to know."""
+    """The bound processors by flow and place (`after`, `before.orders`)."""
 
     def find_functions(self) -> None:
-        """Look up the functions that the project itself has."""
         try:
             self.functions = user_functions(self.project.root)
         except ProjectError as error:
@@ -107,15 +106,15 @@ class _Planner:
     def plan(self, name: str) -> FlowPlan | None:
         if name in self.open:
             cycle = " → ".join([*self.open[self.open.index(name) :], name])
-            hint = "let one of them read a stream instead"
-            self._fail(ProjectError("flow-cycle", f"flows read each other in a circle: {cycle}", hint=hint), name)
+            hint = "let one of them read a stream"
+            self._fail(ProjectError("flow-cycle", f"flows read each other in a cycle: {cycle}", hint=hint), name)
             return None
         if name not in self.plans:
             self.open.append(name)
             before = len(self.errors)
-            made = self._flow(name, self.project.spec.flows[name])
+            flow = self._flow(name, self.project.spec.flows[name])
             self.open.pop()
-            self.plans[name] = made if len(self.errors) == before else None
+            self.plans[name] = flow if len(self.errors) == before else None
         return self.plans[name]
 
     def _flow(self, name: str, spec: FlowSpec) -> FlowPlan | None:
@@ -126,10 +125,10 @@ class _Planner:
         except SqlError as error:
             self._fail_sql(error, name)
             return None
-        if read_by_view(query, self.project.spec, self.plan):
+        if reads_tables(query, self.project.spec, self.plan):
             return self._view(name, spec, query)
         self._bind(name, spec)
-        known = self._known(name, query)
+        known = self._input_schemas(name, query)
         if known is None:
             return None
         try:
@@ -138,7 +137,7 @@ class _Planner:
         except SqlError as error:
             self._fail_sql(error, name)
             return None
-        for problem in unusable(query.sql, self.functions, self.project):
+        for problem in function_problems(query.sql, self.functions, self.project):
             self.errors.append(problem.at(self.project.sql_origin(name, 1)))
         flow = self._assemble(name, spec, query, self._inputs(name, query, known))
         self._check_streaming(flow, query)
@@ -147,7 +146,6 @@ class _Planner:
         return flow
 
     def _report(self, name: str, spec: FlowSpec, query: Query) -> FlowPlan | None:
-        """The plan of a flow that reads tables as they stand."""
         expanded = expand(query, self.functions)
         flow, problems = report_of(name, expanded, self._sinks(name, spec), self.project, self.shape_of)
         for error, place in problems:
@@ -155,9 +153,8 @@ class _Planner:
         return flow
 
     def _view(self, name: str, spec: FlowSpec, query: Query) -> FlowPlan | None:
-        """The plan of a flow over tables."""
         read = ViewReads.of(query, self.project.spec.tables, self.plans, self.shape_of)
-        for error, place in obstacles(name, spec, read.others):
+        for error, place in view_obstacles(name, spec, read.others):
             self._fail(error, name, *place)
         if read.others:
             return None
@@ -176,39 +173,44 @@ class _Planner:
         return flow
 
     def _bind(self, name: str, spec: FlowSpec) -> None:
-        """Let every step ask about the project."""
-        known = ProjectFacts(self.project.context, self._lake_table, self.functions, spec.mode)
-        for place, processors in (("after", spec.after), *((f"before.{one}", spec.before[one]) for one in spec.before)):
-            made = []
+        """Bind the processors of a flow to the project."""
+        project_facts = ProjectFacts(self.project.context, self._lake_table, self.functions, spec.mode)
+        for place, processors in (
+            ("after", spec.after),
+            *((f"before.{input_name}", spec.before[input_name]) for input_name in spec.before),
+        ):
+            bound = []
             for number, processor in enumerate(processors):
                 try:
-                    made.append(processor.bound(known))
+                    bound.append(processor.bound(project_facts))
                 except ProjectError as error:
                     self._fail(error, name, *place.split("."), number)
-            self.steps[name, place] = steps_of(place, made)
+            self.steps[name, place] = steps_of(place, bound)
 
     def _lake_table(self, flow: str) -> FlowLakeTable:
-        """The lake table of a flow that a step of another one asks for."""
+        """The lake table of a flow, for a step of another flow."""
         if flow not in self.project.spec.flows:
             raise unknown_flow(flow, self.project.spec.flows)
         planned = self.plan(flow)
         sinks = self.project.spec.flows[flow].sinks
         path = next(iter(lake_paths(sinks)), None)
         if path is None:
-            message = f"flow '{flow}' keeps no lake table"
-            raise ProjectError("flow-without-table", message, hint="give it a sink of type lake")
+            message = f"flow '{flow}' has no lake table"
+            raise ProjectError("flow-without-table", message, hint="add a sink of type lake")
         columns = planned.output_columns if planned is not None and planned.names_known else None
         return FlowLakeTable(path, columns)
 
     def _assemble(self, name: str, spec: FlowSpec, query: Query, inputs: tuple[Input, ...]) -> FlowPlan:
         defaults = self.project.spec.defaults
         after = self.steps[name, "after"]
-        kept = [state for one in inputs if isinstance(one, FlowInput) for state in self._state(one.name)]
-        kept += [state for one in inputs for state in remembered(one.before)]
-        state = tuple(dict.fromkeys([*kept, *state_of(query), *remembered(after)]))
+        input_state = [
+            state for input_ in inputs if isinstance(input_, FlowInput) for state in self._state(input_.name)
+        ]
+        input_state += [state for input_ in inputs for state in state_descriptions(input_.before)]
+        state = tuple(dict.fromkeys([*input_state, *state_of(query), *state_descriptions(after)]))
         if state:
-            for error, one in lost_times(inputs, self._schema):
-                self._fail(error, name, "before", one)
+            for error, input_ in lost_event_times(inputs, self._schema):
+                self._fail(error, name, "before", input_)
             inputs = _stateful(inputs, self._late_rules(spec, query, inputs))
         return FlowPlan(
             name=name,
@@ -226,100 +228,102 @@ class _Planner:
         )
 
     def _sinks(self, name: str, spec: FlowSpec, key: Sequence[str] | None = None) -> list[Sink]:
-        """The sinks of a flow; those of a view know its key."""
-        made = []
+        """The sinks of a flow, bound to it; those of a view are bound to its key."""
+        sinks = []
         for index, sink in enumerate(spec.sinks):
             try:
-                mine = sink_of_flow(sink, name)
-                made.append(mine if key is None else sink_of_view(mine, key))
+                flow_sink = sink_of_flow(sink, name)
+                sinks.append(flow_sink if key is None else sink_of_view(flow_sink, key))
             except ProjectError as error:
                 self._fail(error, name, "sinks", index)
-        return made
+        return sinks
 
     def _other_texts(self, inputs: tuple[Input, ...], after: tuple[ProcessorStep, ...]) -> Iterator[str]:
-        """All SQL beside the flow's own: of flows that are part of it, and of steps."""
-        for one in _inlined(inputs):
-            yield self.queries[one].sql
-        for step in (*(step for one in flattened(inputs) for step in steps_at(one)), *after):
+        for input_ in _inlined(inputs):
+            yield self.queries[input_].sql
+        for step in (*(step for input_ in all_inputs(inputs) for step in steps_at(input_)), *after):
             if isinstance(step.processor, RunsSql):
                 yield from step.processor.statements
 
     def _output_columns(self, name: str, query: Query, after: tuple[ProcessorStep, ...]) -> tuple[str, ...]:
-        """The names of the flow's columns; `*` where only Spark can tell."""
         if not after:
             return query.output
         if any(column in ("", "*") for column in query.output):
             return ("*",)
-        given = pa.schema([(column, pa.null()) for column in query.output])
-        made = output_of(after, given, lambda error, number: self._fail(error, name, "after", number))
-        return query.output if made is None else tuple(made.names)
+        query_columns = pa.schema([(column, pa.null()) for column in query.output])
+        output = output_of(after, query_columns, lambda error, number: self._fail(error, name, "after", number))
+        return query.output if output is None else tuple(output.names)
 
     def _late_rules(self, spec: FlowSpec, query: Query, inputs: tuple[Input, ...]) -> dict[str, LateRule]:
-        """When rows of its inputs come too late; nothing when a setting may change what Spark does with them."""
+        """When rows of its inputs are too late; empty if a setting may change how Spark treats them."""
         settings = (*self.project.spec.spark.conf, *spec.spark)
         if any(key.startswith(_LATE_SETTINGS) for key in settings):
             return {}
         timed = {}
-        for one in flattened(inputs):
-            if not isinstance(one, FlowInput):
-                schema = self._schema(one.name) if not one.before else None
-                column = one.event_time.column if one.event_time else None
-                timed[one.name] = TimedInput(column, None if schema is None else schema.names)
+        for input_ in all_inputs(inputs):
+            if not isinstance(input_, FlowInput):
+                schema = self._schema(input_.name) if not input_.before else None
+                column = input_.event_time.column if input_.event_time else None
+                timed[input_.name] = TimedInput(column, None if schema is None else schema.names)
         return late_rules(query, timed, {name: self.queries[name] for name in _inlined(inputs)})
 
     def _state(self, name: str) -> tuple[str, ...]:
         planned = self.plans[name]
         return () if planned is None else planned.state
 
-    def _known(self, name: str, query: Query) -> dict[str, pa.Schema | None] | None:
-        """The inputs a flow names, with their columns as far as they are known; None when something is wrong."""
+    def _input_schemas(self, name: str, query: Query) -> dict[str, pa.Schema | None] | None:
+        """The inputs of a flow with their columns as far as known; None after an error."""
         names = {n.lower(): n for n in (*self.project.spec.streams, *self.project.spec.flows)}
         self._check_known(name, query, names)
-        known = {names[t.lower()]: self._schema(names[t.lower()]) for t in query.tables if t.lower() in names}
-        if len(known) < len({table.lower() for table in query.tables}) or self.broken & set(known):
+        schemas = {names[t.lower()]: self._schema(names[t.lower()]) for t in query.tables if t.lower() in names}
+        if len(schemas) < len({table.lower() for table in query.tables}) or self.broken & set(schemas):
             return None
-        return self._after_steps(name, known)
+        return self._after_steps(name, schemas)
 
-    def _after_steps(self, name: str, known: dict[str, pa.Schema | None]) -> dict[str, pa.Schema | None] | None:
-        """The columns of the inputs as the SQL sees them; None when a step refuses what it gets."""
-        before, seen = self.project.spec.flows[name].before, len(self.errors)
-        for given in before.keys() - known.keys():
-            message = f"flow '{name}' has steps before '{given}', which its SQL does not read"
-            error = ProjectError("unknown-input", message, hint=did_you_mean(given, known, "inputs"))
-            self._fail(error, name, "before", given)
-        visible = dict(known)
-        for one, schema in known.items():
-            if schema is not None and one in before:
-                refused = partial(self._refused_step, name, one)
-                visible[one] = output_of(self.steps[name, f"before.{one}"], schema, refused)
-        return visible if len(self.errors) == seen else None
+    def _after_steps(self, name: str, schemas: dict[str, pa.Schema | None]) -> dict[str, pa.Schema | None] | None:
+        """The columns of the inputs as the SQL sees them; None if a step refuses its input."""
+        before, errors_before = self.project.spec.flows[name].before, len(self.errors)
+        for input_name in before.keys() - schemas.keys():
+            message = f"flow '{name}' has steps before '{input_name}', which its SQL does not read"
+            error = ProjectError("unknown-input", message, hint=did_you_mean(input_name, schemas, "inputs"))
+            self._fail(error, name, "before", input_name)
+        visible = dict(schemas)
+        for input_, schema in schemas.items():
+            if schema is not None and input_ in before:
+                refused = partial(self._refused_step, name, input_)
+                visible[input_] = output_of(self.steps[name, f"before.{input_}"], schema, refused)
+        return visible if len(self.errors) == errors_before else None
 
-    def _refused_step(self, flow: str, given: str, error: ProjectError, number: int) -> None:
-        self._fail(error, flow, "before", given, number)
+    def _refused_step(self, flow: str, input_name: str, error: ProjectError, number: int) -> None:
+        self._fail(error, flow, "before", input_name, number)
 
-    def _translated(self, spec: FlowSpec, query: Query, known: Mapping[str, pa.Schema | None]) -> Query:
-        """The query as Spark runs it: what is Dagger's own in it is rewritten."""
+    def _translated(self, spec: FlowSpec, query: Query, schemas: Mapping[str, pa.Schema | None]) -> Query:
+        """The query as Spark SQL: Dagger's own syntax is rewritten."""
         inputs = {}
-        for name, schema in known.items():
-            of = self.project.spec.streams.get(name) or self.project.spec.flows[name]
-            time = of.event_time
-            inputs[name] = DialectInput(schema) if time is None else DialectInput(schema, time.column, time.alias)
+        for name, schema in schemas.items():
+            spec_ = self.project.spec.streams.get(name) or self.project.spec.flows[name]
+            event_time = spec_.event_time
+            inputs[name] = (
+                DialectInput(schema)
+                if event_time is None
+                else DialectInput(schema, event_time.column, event_time.alias)
+            )
         return translate(query, inputs, dagger=spec.dialect == "dagger")
 
-    def _inputs(self, name: str, query: Query, known: Mapping[str, pa.Schema | None]) -> tuple[Input, ...]:
-        """What a flow reads. Flows first: their own inputs come before it."""
-        complete = {n: schema for n, schema in known.items() if schema is not None}
-        if len(complete) == len(known):
+    def _inputs(self, name: str, query: Query, schemas: Mapping[str, pa.Schema | None]) -> tuple[Input, ...]:
+        """The inputs of a flow, flows first."""
+        complete = {n: schema for n, schema in schemas.items() if schema is not None}
+        if len(complete) == len(schemas):
             for error in unknown_columns(query, complete):
                 self._fail_sql(error, name)
         streams = self.project.spec.streams
         times = {n: s.event_time.column for n, s in streams.items() if s.event_time is not None}
-        used = reads(query, complete, times)
-        steps = {n: self.steps.get((name, f"before.{n}"), ()) for n in known}
-        stateful = bool(state_of(query) or any(map(remembered, [*steps.values(), self.steps[name, "after"]])))
+        used = input_reads(query, complete, times)
+        steps = {n: self.steps.get((name, f"before.{n}"), ()) for n in schemas}
+        stateful = bool(state_of(query) or any(map(state_descriptions, [*steps.values(), self.steps[name, "after"]])))
         words = query.words
-        inputs = [self._input(n, used.get(n, InputReads(None)), stateful, words, steps[n]) for n in known]
-        return tuple(sorted(inputs, key=lambda one: not isinstance(one, FlowInput)))
+        inputs = [self._input(n, used.get(n, InputReads(None)), stateful, words, steps[n]) for n in schemas]
+        return tuple(sorted(inputs, key=lambda input_: not isinstance(input_, FlowInput)))
 
     def _check_known(self, name: str, query: Query, names: dict[str, str]) -> None:
         for table in query.inputs:
@@ -333,20 +337,20 @@ class _Planner:
         self, name: str, used: InputReads, stateful: bool, words: frozenset[str], before: tuple[ProcessorStep, ...]
     ) -> Input:
         if before:
-            # a step may change what a filter looks at, or look at rows that the filter would drop
-            used = InputReads(used_through(before, used.columns, self._schema(name)))
+            # a step may change the filtered column, or need rows that the filter would drop
+            used = InputReads(columns_needed(before, used.columns, self._schema(name)))
             words = words | frozenset(used.columns or ())
         if name in self.project.spec.flows:
             return replace(self._flow_input(name, used), before=before)
         schema = self._schema(name)
         spec = self.project.spec.streams[name]
-        plain = None if schema is None else without_metadata(schema, spec)
-        filters = tuple(one for one in used.filters if one.column not in spec.source.metadata)
-        named = used.columns is None or spec.event_time is None or spec.event_time.column in used.columns
+        record_schema = None if schema is None else without_metadata(schema, spec)
+        filters = tuple(filter_ for filter_ in used.filters if filter_.column not in spec.source.metadata)
+        time_used = used.columns is None or spec.event_time is None or spec.event_time.column in used.columns
         metadata = tuple(column for column in spec.source.metadata if column in words)
-        sewn = spec.backfill is not None and spec.backfill.until is not None
-        timed = stateful or named or sewn
-        return StreamInput(name, spec, plain, used.columns, filters, metadata, timed=timed, before=before)
+        has_history = spec.backfill is not None and spec.backfill.until is not None
+        timed = stateful or time_used or has_history
+        return StreamInput(name, spec, record_schema, used.columns, filters, metadata, timed=timed, before=before)
 
     def _flow_input(self, name: str, used: InputReads) -> Input:
         upstream = self.plans[name]
@@ -355,17 +359,17 @@ class _Planner:
         if path is not None:
             return LakeInput(name, self.project.context.path(path), upstream.spec.event_time, columns=used.columns)
         after = tuple(step.within(name) for step in upstream.after)
-        return FlowInput(name, upstream.sql, part_of_another(name, upstream.inputs), after)
+        return FlowInput(name, upstream.sql, inlined_inputs(name, upstream.inputs), after)
 
     def _schema(self, name: str) -> pa.Schema | None:
-        """All columns of an input that a query may name; for a flow only the names are known."""
+        """All columns of an input that a query may use; for a flow only the names are known."""
         if name in self.project.spec.flows:
             upstream = self.plan(name)
             if upstream is None:
                 self.broken.add(name)
             if upstream is None or not upstream.names_known:
                 return None
-            # what reads it sees `driver.name` as a field of the column `driver`, as a sink does
+            # readers see `driver.name` as a field of the column `driver`, as sinks do
             heads = dict.fromkeys(column.partition(".")[0] for column in upstream.output_columns)
             return pa.schema([(column, pa.null()) for column in heads])
         if name not in self.schemas:
@@ -392,12 +396,12 @@ class _Planner:
         if flow.spec.mode == "batch":
             return
         for inlined in (flow.name, *_inlined(flow.inputs)):
-            # a flow that is inlined has been checked on its own unless it is for batches
+            # an inlined flow was checked by itself unless its mode is batch
             if inlined == flow.name or self.project.spec.flows[inlined].mode == "batch":
                 for refusal in refusals(self.queries[inlined]):
                     self._fail_sql(refusal, inlined)
-        if all(isinstance(one, StreamInput) for one in flow.inputs):
-            times = [one.spec.event_time.column for one in flow.streams() if one.spec.event_time is not None]
+        if all(isinstance(input_, StreamInput) for input_ in flow.inputs):
+            times = [input_.spec.event_time.column for input_ in flow.streams() if input_.spec.event_time is not None]
             for refusal in output_refusals(query, flow.spec.output, times):
                 self._fail_sql(refusal, flow.name)
         for reason in realtime_obstacles(flow) if flow.spec.mode == "realtime" else ():
@@ -406,8 +410,7 @@ class _Planner:
             self._fail(error, flow.name, "mode")
 
     def check_settings(self, settings: Mapping[str, str], *path: str) -> None:
-        """Refuse Spark settings that would break what flows promise."""
-        for key, only, reason in refused(settings):
+        for key, only, reason in refused_settings(settings):
             error = ProjectError("spark-setting-refused", f"{key} must be {only}: {reason}", hint="remove it")
             self.errors.append(error.at(self.project.origin(*path, key)))
 
@@ -428,19 +431,19 @@ class _Planner:
 
 
 def _stateful(inputs: Sequence[Input], rules: Mapping[str, LateRule]) -> tuple[Input, ...]:
-    """The inputs of a flow that keeps state, also those of flows that are part of it."""
+    """Marks the inputs of a stateful flow, also those of inlined flows."""
     return tuple(
-        replace(one, inputs=_stateful(one.inputs, rules))
-        if isinstance(one, FlowInput)
-        else replace(one, stateful=True, late=rules.get(one.name))
-        if isinstance(one, StreamInput | LakeInput)
-        else one
-        for one in inputs
+        replace(input_, inputs=_stateful(input_.inputs, rules))
+        if isinstance(input_, FlowInput)
+        else replace(input_, stateful=True, late=rules.get(input_.name))
+        if isinstance(input_, StreamInput | LakeInput)
+        else input_
+        for input_ in inputs
     )
 
 
 def _inlined(inputs: Sequence[Input]) -> Iterator[str]:
-    for one in inputs:
-        if isinstance(one, FlowInput):
-            yield one.name
-            yield from _inlined(one.inputs)
+    for input_ in inputs:
+        if isinstance(input_, FlowInput):
+            yield input_.name
+            yield from _inlined(input_.inputs)

@@ -1,4 +1,4 @@
-"""What processors do to the columns of a flow, as far as it can be told without Spark."""
+"""How processors change the columns of a flow, as far as known without Spark."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from headrace.sql.query import parse
 
 @dataclass(frozen=True)
 class ProjectFacts:
-    """What a step may ask about its project."""
+    """What a step may look up in its project."""
 
     context: Context
     tables: Callable[[str], FlowLakeTable]
@@ -26,110 +26,109 @@ class ProjectFacts:
     mode: str
 
     def lake_table(self, flow: str) -> FlowLakeTable:
-        """The table of a flow."""
         return self.tables(flow)
 
     def written_out(self, sql: str) -> str:
-        """A query in Spark's own words."""
+        """A query with the project's functions expanded to Spark SQL."""
         return expand(parse(sql), self.functions).sql
 
 
 def steps_of(place: str, processors: Sequence[Processor]) -> tuple[ProcessorStep, ...]:
-    """The steps of one place of a flow: `after`, or `before.` and the name of an input."""
-    return tuple(ProcessorStep(f"{place}.{number}", one) for number, one in enumerate(processors))
+    """The steps at one place of a flow: `after`, or `before.` and the name of an input."""
+    return tuple(ProcessorStep(f"{place}.{number}", processor) for number, processor in enumerate(processors))
 
 
 def output_of(
-    steps: Sequence[ProcessorStep], given: pa.Schema, refused: Callable[[ProjectError, int], None]
+    steps: Sequence[ProcessorStep], schema: pa.Schema, refused: Callable[[ProjectError, int], None]
 ) -> pa.Schema | None:
-    """The columns after these steps; None when one of them refuses what it gets."""
+    """The columns after these steps; None if a step refuses its input."""
     for number, step in enumerate(steps):
         try:
-            given = step.processor.output(given)
+            schema = step.processor.output(schema)
         except ProjectError as error:
             refused(error, number)
             return None
-    return given
+    return schema
 
 
-def used_through(
-    steps: Sequence[ProcessorStep], wanted: Sequence[str] | None, given: pa.Schema | None
+def columns_needed(
+    steps: Sequence[ProcessorStep], wanted: Sequence[str] | None, schema: pa.Schema | None
 ) -> tuple[str, ...] | None:
-    """The columns that must go in so that those wanted come out; None for all.
+    """The input columns needed for the `wanted` output columns; None for all.
 
-    A step may name more than there is, and in letters of either case.
+    A step may name columns that do not exist, and in any letter case.
     """
     needed = None if wanted is None else frozenset(wanted)
     for step in reversed(steps):
         needed = step.processor.uses(needed)
-    if needed is None or given is None:
+    if needed is None or schema is None:
         return None if needed is None else tuple(sorted(needed))
     lower = {name.lower() for name in needed}
-    return tuple(name for name in given.names if name.lower() in lower)
+    return tuple(name for name in schema.names if name.lower() in lower)
 
 
-def steps_at(one: Input) -> tuple[ProcessorStep, ...]:
+def steps_at(input_: Input) -> tuple[ProcessorStep, ...]:
     """The steps between an input and the SQL that reads it."""
-    return (*one.after, *one.before) if isinstance(one, FlowInput) else one.before
+    return (*input_.after, *input_.before) if isinstance(input_, FlowInput) else input_.before
 
 
-def part_of_another(flow: str, inputs: Sequence[Input]) -> tuple[Input, ...]:
-    """The inputs of a flow that becomes part of another."""
-    return tuple(replace(one, before=tuple(step.within(flow) for step in one.before)) for one in inputs)
+def inlined_inputs(flow: str, inputs: Sequence[Input]) -> tuple[Input, ...]:
+    """The inputs of a flow that is inlined into another."""
+    return tuple(replace(input_, before=tuple(step.within(flow) for step in input_.before)) for input_ in inputs)
 
 
-def remembered(steps: Sequence[ProcessorStep]) -> list[str]:
-    """What these steps keep from batch to batch, in words."""
+def state_descriptions(steps: Sequence[ProcessorStep]) -> list[str]:
+    """Descriptions of the state of these steps."""
     names = (step.processor.state_name for step in steps if isinstance(step.processor, StatefulStep))
     return [name for name in names if name is not None]
 
 
-def lost_times(
+def lost_event_times(
     inputs: Sequence[Input], schema_of: Callable[[str], pa.Schema | None]
 ) -> Iterator[tuple[ProjectError, str]]:
-    """Steps that lose the event time on which what a flow keeps depends, and the inputs before which they stand."""
-    for one in inputs:
-        schema = schema_of(one.name) if isinstance(one, StreamInput) and one.before else None
-        if schema is None or not isinstance(one, StreamInput) or one.event_time is None:
+    """Errors for steps that drop the event time a stateful flow needs, with the input they belong to."""
+    for input_ in inputs:
+        schema = schema_of(input_.name) if isinstance(input_, StreamInput) and input_.before else None
+        if schema is None or not isinstance(input_, StreamInput) or input_.event_time is None:
             continue
-        made = output_of(one.before, schema, lambda _error, _number: None)
-        if made is not None and one.event_time.column not in made.names:
-            message = f"the steps before '{one.name}' leave out its event time '{one.event_time.column}'"
-            hint = "a flow that keeps something needs it: let it through"
-            yield ProjectError("bad-event-time", message, hint=hint), one.name
+        output = output_of(input_.before, schema, lambda _error, _number: None)
+        if output is not None and input_.event_time.column not in output.names:
+            message = f"the steps before '{input_.name}' drop its event time '{input_.event_time.column}'"
+            hint = "a stateful flow needs it: keep the column"
+            yield ProjectError("bad-event-time", message, hint=hint), input_.name
 
 
 def step_refusals(flow: FlowPlan) -> Iterator[tuple[ProjectError, str]]:
-    """Why steps cannot be in this flow, and the key that says so."""
+    """Errors for steps that do not fit the flow, with the key of the flow they belong to."""
     for step in flow.steps():
-        if remembered([step]) and flow.spec.output == "update" and flow.spec.mode != "batch":
-            message = f"step {step.id} ({step.processor.kind()}) takes rows once, and update gives them again"
+        if state_descriptions([step]) and flow.spec.output == "update" and flow.spec.mode != "batch":
+            message = f"step {step.id} ({step.processor.kind()}) needs each row once, and output: update repeats rows"
             hint = "use output: append, or put the step into a flow that reads this one through a lake table"
             yield ProjectError("step-needs-append", message, hint=hint), "output"
         for obstacle in _obstacles(step, flow):
             message = f"step {step.id} ({step.processor.kind()}) {obstacle}"
-            hint = "give it a flow of its own, which others read through a topic or a lake table"
+            hint = "move it to a separate flow, which others read through a topic or a lake table"
             yield ProjectError("step-needs-own-flow", message, hint=hint), "before" if flow.spec.before else "after"
 
 
 def _obstacles(step: ProcessorStep, flow: FlowPlan) -> Iterator[str]:
-    """What in a flow does not go together with a step that takes all rows at once, or has a watermark of its own."""
+    """Conflicts of a flow with a step that takes all rows at once or has its own watermark."""
     if not isinstance(step.processor, StatefulStep):
         return
     if step.processor.needs_one_batch and flow.spec.mode != "batch":
-        yield f"is of a flow with mode: batch, and '{flow.name}' has mode: {flow.spec.mode}"
+        yield f"needs a flow with mode: batch, and '{flow.name}' has mode: {flow.spec.mode}"
     if step.processor.needs_one_batch and flow.spec.max_records is not None:
         yield "needs all rows of a run in one batch, and max_records divides them"
     if not step.processor.has_watermark:
         return
-    others = [one for one in flow.steps() if _has_watermark(one.processor) and one != step]
+    others = [other for other in flow.steps() if _has_watermark(other.processor) and other != step]
     if others:
-        yield f"has a watermark of its own, and so has {others[0].id}"
-    for one in flow.all_inputs():
-        if not isinstance(one, FlowInput) and one.event_time is not None:
-            yield f"has a watermark of its own, and input '{one.name}' has an event time"
-    for state in set(flow.state) - set(remembered(list(flow.steps()))):
-        yield f"gives rows without a watermark, and the SQL keeps state ({state})"
+        yield f"has its own watermark, and so has {others[0].id}"
+    for input_ in flow.all_inputs():
+        if not isinstance(input_, FlowInput) and input_.event_time is not None:
+            yield f"has its own watermark, and input '{input_.name}' has an event time"
+    for state in set(flow.state) - set(state_descriptions(list(flow.steps()))):
+        yield f"returns rows without a watermark, and the SQL keeps state ({state})"
 
 
 def _has_watermark(step: Processor) -> bool:

@@ -1,4 +1,4 @@
-"""Reports: flows that read tables as they stand (`over: all`), each run of which replaces the result of the last."""
+"""Reports: flows that read the current rows of tables (`over: all`); each run replaces the result of the last."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from headrace.core.errors import ProjectError, did_you_mean
 from headrace.core.sink import Sink
 from headrace.plan.model import FlowPlan, StandingInput
 from headrace.plan.sink_ids import sink_steps
-from headrace.plan.view_planning import Placed, ShapeOf, names_in
+from headrace.plan.view_planning import Placed, ShapeOf, input_names
 from headrace.project.loader import Project
 from headrace.project.model import FlowSpec
 from headrace.sources.lake import LakeSource
@@ -19,13 +19,13 @@ from headrace.sql.query import Query
 def report_of(
     name: str, query: Query, sinks: Sequence[Sink], project: Project, shape_of: ShapeOf
 ) -> tuple[FlowPlan | None, list[Placed]]:
-    """The plan of a report, or what is wrong with it."""
+    """The plan of a report, or its errors."""
     spec = project.spec.flows[name]
     problems = [*_obstacles(name, spec), *_refused_sinks(spec, sinks)]
     inputs: list[StandingInput] = []
-    for one in names_in(query):
+    for input_name in input_names(query):
         try:
-            inputs.append(_input(one, project, shape_of))
+            inputs.append(_input(input_name, project, shape_of))
         except ProjectError as error:
             problems.append((error, ("sql",)))
     return (None if problems else _plan(name, query, inputs, sinks, project)), problems
@@ -33,32 +33,34 @@ def report_of(
 
 def _input(name: str, project: Project, shape_of: ShapeOf) -> StandingInput:
     spec = project.spec
-    known = {one.lower(): one for one in (*spec.flows, *spec.tables, *spec.streams)}
-    if name not in known:
+    names = {known_name.lower(): known_name for known_name in (*spec.flows, *spec.tables, *spec.streams)}
+    if name not in names:
         message = f"a report reads '{name}', which is neither a stream, a table nor a flow"
-        raise ProjectError("unknown-input", message, hint=did_you_mean(name, known))
-    found = known[name]
-    if found in spec.tables:
-        return StandingInput(found, table=spec.tables[found], shape=shape_of(found, spec.tables[found]))
-    if found in spec.flows:
-        path = next(iter(lake_paths(spec.flows[found].sinks)), None)
+        raise ProjectError("unknown-input", message, hint=did_you_mean(name, names))
+    input_name = names[name]
+    if input_name in spec.tables:
+        return StandingInput(
+            input_name, table=spec.tables[input_name], shape=shape_of(input_name, spec.tables[input_name])
+        )
+    if input_name in spec.flows:
+        path = next(iter(lake_paths(spec.flows[input_name].sinks)), None)
     else:
-        source = spec.streams[found].source
+        source = spec.streams[input_name].source
         path = source.path if isinstance(source, LakeSource) else None
     if path is None:
         raise ProjectError(
             "report-input",
-            f"a report reads tables as they stand, and '{found}' keeps none",
-            hint="give the flow a sink of type lake, or read a stream of a lake source or a table",
+            f"a report reads tables, and '{input_name}' has no table",
+            hint="add a sink of type lake to the flow, or read a stream of a lake source or a table",
         )
-    return StandingInput(found, path=project.context.path(path))
+    return StandingInput(input_name, path=project.context.path(path))
 
 
 def _obstacles(name: str, spec: FlowSpec) -> Iterator[Placed]:
     for place in ("before", "after"):
         if getattr(spec, place):
-            message = f"flow '{name}' is a report, which has no processors"
-            yield ProjectError("report-steps", message, hint="say it in its SQL"), (place,)
+            message = f"flow '{name}' is a report, and reports cannot have processors"
+            yield ProjectError("report-steps", message, hint="express it in SQL"), (place,)
 
 
 def _refused_sinks(spec: FlowSpec, sinks: Sequence[Sink]) -> Iterator[Placed]:

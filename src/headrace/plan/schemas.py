@@ -1,4 +1,4 @@
-"""The columns of streams, as far as their files tell."""
+"""The columns of streams, as far as the project's files declare them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headrace.project.model import StreamSpec
 
 
 def declared_schema(project: Project, name: str, spec: StreamSpec) -> pa.Schema | None:
-    """A stream's columns as far as its files tell; None when they must be sampled."""
+    """The declared columns of a stream; None if they must be sampled."""
     try:
         if spec.format is not None:
             return spec.format.record_schema(project.context)
@@ -31,7 +31,7 @@ def declared_schema(project: Project, name: str, spec: StreamSpec) -> pa.Schema 
 
 
 def with_metadata(schema: pa.Schema, spec: StreamSpec) -> pa.Schema:
-    """All columns a query may name: the record's, and those about the record, which win when names clash."""
+    """All columns a query may use: those of the record and metadata columns, which win if names clash."""
     if not spec.source.metadata:
         return schema
     metadata = from_ddl(", ".join(f"{column} {kind}" for column, kind in spec.source.metadata.items()))
@@ -44,14 +44,14 @@ def without_metadata(schema: pa.Schema, spec: StreamSpec) -> pa.Schema:
 
 
 def check_event_time(project: Project, name: str, spec: StreamSpec, schema: pa.Schema) -> None:
-    """Refuse an event-time column that is not there or cannot be a time."""
+    """Refuse an event-time column that does not exist or cannot be a time."""
     if spec.event_time is None:
         return
     column, where = spec.event_time.column, project.origin("streams", name, "event_time")
     if column not in schema.names:
         raise ProjectError(
             "unknown-column",
-            f"event_time of stream '{name}' names the column '{column}'",
+            f"event_time of stream '{name}' uses the unknown column '{column}'",
             where=where,
             hint=did_you_mean(column, schema.names, f"columns of '{name}'"),
         )
@@ -59,7 +59,7 @@ def check_event_time(project: Project, name: str, spec: StreamSpec, schema: pa.S
     if pa.types.is_nested(kind) or pa.types.is_boolean(kind) or pa.types.is_binary(kind):
         raise ProjectError(
             "bad-event-time",
-            f"event_time of stream '{name}' names the column '{column}', which is of type {kind}",
+            f"event_time of stream '{name}' uses the column '{column}' of type {kind}",
             where=where,
-            hint="it must be a timestamp, a date, a number since 1970 or a text such as 2026-01-31T12:00:00Z",
+            hint="it must be a timestamp, a date, a number since 1970 or a string such as 2026-01-31T12:00:00Z",
         )

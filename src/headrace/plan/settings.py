@@ -1,4 +1,4 @@
-"""Spark settings of a flow: which are fixed at its first batch, which may change what is kept, which are refused."""
+"""Spark settings of a flow: fixed at its first batch, able to change the meaning of its state, or refused."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _PINNED = frozenset(
         "spark.sql.function.protobufExtensions.enabled",
     }
 )
-"""What Spark writes into the checkpoint with the first batch and takes from there ever after."""
+"""Settings that Spark writes to the checkpoint with the first batch and reads from there ever after."""
 
-_INDIFFERENT = (_STREAMING, "spark.sql.ui.", "spark.sql.execution.arrow.", "spark.sql.adaptive.", PARTITIONS)
-"""Settings of SQL that say how, not what."""
+_EXECUTION_ONLY = (_STREAMING, "spark.sql.ui.", "spark.sql.execution.arrow.", "spark.sql.adaptive.", PARTITIONS)
+"""SQL settings that change the execution, not the result."""
 
 _REFUSED: Mapping[str, tuple[str, str]] = {
     f"{_STREAMING}offsetLog.formatVersion": ("1", "a flow could not be started again after a crash in a batch"),
@@ -37,32 +37,32 @@ _REFUSED: Mapping[str, tuple[str, str]] = {
         "false",
         "a flow could not be started again after a crash in a batch",
     ),
-    f"{_STREAMING}stateStore.stateSchemaCheck": ("true", "a changed flow would mix up what it kept, without a word"),
+    f"{_STREAMING}stateStore.stateSchemaCheck": ("true", "a changed flow would silently misread its state"),
     f"{_STREAMING}checkpoint.verifyMetadataExists.enabled": (
         "true",
-        "a checkpoint that lost its identity would be taken for a new one, and rows would be written twice",
+        "a checkpoint without its identity would count as new, and rows would be written twice",
     ),
-    "spark.sql.adaptive.enabled": ("false", "a batch that runs again must have the same partitions"),
+    "spark.sql.adaptive.enabled": ("false", "a repeated batch must have the same partitions"),
     "spark.databricks.delta.v2.enableMode": ("NONE", "Delta's second reader repeats and swaps values after a restart"),
 }
 
 
 def pins(settings: Mapping[str, str]) -> dict[str, str]:
-    """Those of a flow's settings that Spark fixes with its first batch, if the flow keeps something."""
+    """The settings that Spark fixes with the first batch of a stateful flow."""
     return {key: value for key, value in sorted(settings.items()) if key in _PINNED or key == PARTITIONS}
 
 
-def meaningful(settings: Mapping[str, str]) -> dict[str, str]:
-    """Those that may change what an expression gives, such as the time zone."""
+def semantic_settings(settings: Mapping[str, str]) -> dict[str, str]:
+    """The settings that may change the result of an expression, such as the time zone."""
     return {
         key: value
         for key, value in sorted(settings.items())
-        if key.startswith("spark.sql.") and key not in _PINNED and not key.startswith(_INDIFFERENT)
+        if key.startswith("spark.sql.") and key not in _PINNED and not key.startswith(_EXECUTION_ONLY)
     }
 
 
-def refused(settings: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
-    """Settings that would break what is promised: the setting, the only value it may have, and why."""
-    for key, (only, reason) in _REFUSED.items():
-        if settings.get(key, only).lower() != only.lower():
-            yield key, only, reason
+def refused_settings(settings: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+    """Settings that would break a guarantee: the setting, its only allowed value, and the reason."""
+    for key, (required, reason) in _REFUSED.items():
+        if settings.get(key, required).lower() != required.lower():
+            yield key, required, reason

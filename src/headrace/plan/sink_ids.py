@@ -1,4 +1,4 @@
-"""Names for the sinks of a flow that batch marks can rely on, and endpoints that have one name."""
+"""Stable ids of the sinks of a flow, and unique names of endpoints."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from headrace.project.loader import Project
 
 
 def sink_steps(sinks: Sequence[Sink]) -> tuple[SinkStep, ...]:
-    """The sinks with ids that stay the same when others come, go or change places: kind and target."""
-    alike = Counter((sink.kind(), sink.target) for sink in sinks)
-    seen: Counter[str] = Counter()
+    """The sinks with ids that depend on kind and target only, not on other sinks or the order."""
+    same_target = Counter((sink.kind(), sink.target) for sink in sinks)
+    uses: Counter[str] = Counter()
     steps = []
     for sink in sinks:
-        made = _name(sink, alone=alike[(sink.kind(), sink.target)] == 1)
-        seen[made] += 1
-        steps.append(SinkStep(made if seen[made] == 1 else f"{made}-{seen[made]}", sink))
+        id_ = _name(sink, alone=same_target[(sink.kind(), sink.target)] == 1)
+        uses[id_] += 1
+        steps.append(SinkStep(id_ if uses[id_] == 1 else f"{id_}-{uses[id_]}", sink))
     return tuple(steps)
 
 
 def _name(sink: Sink, *, alone: bool) -> str:
-    """Short, fit for file names, and silent about what may be secret."""
+    """A short id that fits file names and contains no secrets."""
     if not sink.target:
         return sink.kind()
-    # two topics of one name are told apart by their clusters
+    # the label distinguishes topics of the same name in two clusters
     identity = sink.target if alone else f"{sink.target} {sink.label}"
     return f"{sink.kind()}-{hashlib.sha256(identity.encode()).hexdigest()[:8]}"
 
 
 def repeated_endpoints(project: Project) -> Iterator[ProjectError]:
-    """Endpoints that two sinks write: whose rows such a one had would be a matter of chance."""
+    """Endpoints that two sinks write: their rows would be undefined."""
     writers: dict[str, str] = {}
     for flow, index, name in endpoints(project):
         if name in writers:
@@ -50,10 +50,10 @@ def repeated_endpoints(project: Project) -> Iterator[ProjectError]:
 
 
 def endpoints(project: Project) -> Iterator[tuple[str, int, str]]:
-    """All endpoints: the flow, the number of the sink, and the name."""
+    """All endpoints: flow, index of the sink, name."""
     for flow, spec in project.spec.flows.items():
         for index, sink in enumerate(spec.sinks):
-            with suppress(ProjectError):  # said when the flow is planned
+            with suppress(ProjectError):  # reported when the flow is planned
                 name = endpoint_of(sink_of_flow(sink, flow))
                 if name is not None:
                     yield flow, index, name

@@ -1,4 +1,4 @@
-"""Flows over tables: views, which are kept up with what changes. How they are planned, and what cannot be one."""
+"""Plans views: flows over tables, which are maintained incrementally."""
 
 from __future__ import annotations
 
@@ -23,35 +23,35 @@ from headrace.views.compile.normalise import normalise
 
 ShapeOf = Callable[[str, TableSpec], TableShape | None]
 Placed = tuple[ProjectError, tuple[str | int, ...]]
-"""An error, and where in the flow it is."""
+"""An error and its path in the flow."""
 
 
 @dataclass(frozen=True)
 class ViewReads:
-    """What a view reads: tables, also those of the views it reads, and the SQL of these."""
+    """The inputs of a view: tables, also those of the views it reads, and the SQL of these views."""
 
     tables: tuple[TableInput, ...]
     views: Mapping[str, str]
     others: tuple[str, ...] = ()
-    """What it names that is neither."""
+    """Names in its SQL that are neither."""
 
     @staticmethod
     def of(
         query: Query, tables: Mapping[str, TableSpec], plans: Mapping[str, FlowPlan | None], shape_of: ShapeOf
     ) -> ViewReads:
-        """What the SQL of a view names. Flows that it reads have been planned."""
-        known = {name.lower(): name for name in tables}
+        """Resolve the names in the SQL of a view. Flows that it reads are already planned."""
+        table_names = {name.lower(): name for name in tables}
         planned = {name.lower(): plan for name, plan in plans.items() if plan is not None and plan.tables()}
         inputs: dict[str, TableInput] = {}
         views: dict[str, str] = {}
         others = []
-        for name in names_in(query):
-            if name in known:
-                table = known[name]
+        for name in input_names(query):
+            if name in table_names:
+                table = table_names[name]
                 inputs[table] = TableInput(table, tables[table], shape_of(table, tables[table]))
             elif name in planned:
                 upstream = planned[name]
-                inputs |= {one.name: one for one in upstream.tables()}
+                inputs |= {input_.name: input_ for input_ in upstream.tables()}
                 views |= {**upstream.views, upstream.name: upstream.sql}
             else:
                 others.append(name)
@@ -59,13 +59,13 @@ class ViewReads:
 
     @property
     def shapes(self) -> dict[str, TableShape] | None:
-        """The shapes of all tables; None while one is not known."""
-        known = {one.name: one.shape for one in self.tables if one.shape is not None}
-        return known if len(known) == len(self.tables) else None
+        """The shapes of all tables; None if one is unknown."""
+        shapes = {table.name: table.shape for table in self.tables if table.shape is not None}
+        return shapes if len(shapes) == len(self.tables) else None
 
 
-def read_by_view(query: Query, spec: ProjectSpec, plan: Callable[[str], FlowPlan | None]) -> bool:
-    """Whether a query reads a table, or a view: then it is a view itself."""
+def reads_tables(query: Query, spec: ProjectSpec, plan: Callable[[str], FlowPlan | None]) -> bool:
+    """Whether a query reads a table or a view: then it is a view itself."""
     tables = {name.lower() for name in spec.tables}
     flows = {name.lower(): name for name in spec.flows}
 
@@ -73,15 +73,15 @@ def read_by_view(query: Query, spec: ProjectSpec, plan: Callable[[str], FlowPlan
         planned = plan(flows[name]) if name in flows else None
         return planned is not None and bool(planned.tables())
 
-    return bool(tables) and any(name in tables or is_view(name) for name in names_in(query))
+    return bool(tables) and any(name in tables or is_view(name) for name in input_names(query))
 
 
-def names_in(query: Query) -> list[str]:
-    """What a query reads, in lower case, also through table functions such as TUMBLE(orders, at, '5 minutes')."""
-    return list(dict.fromkeys(name.lower() for table in query.inputs for name in _named(table)))
+def input_names(query: Query) -> list[str]:
+    """The inputs of a query in lower case, also in table functions such as TUMBLE(orders, at, '5 minutes')."""
+    return list(dict.fromkeys(name.lower() for table in query.inputs for name in _table_names(table)))
 
 
-def _named(table: exp.Table) -> Iterator[str]:
+def _table_names(table: exp.Table) -> Iterator[str]:
     if not isinstance(table.this, exp.Func):
         yield table.name
     else:
@@ -91,29 +91,29 @@ def _named(table: exp.Table) -> Iterator[str]:
         yield first.name if first is not None else ""
 
 
-def kept_shape(project: Project, name: str, spec: TableSpec) -> TableShape | None:
-    """The shape of a table without asking its source: as it was captured last, or as it is declared."""
-    known = table_log(project.context, spec.source.group).shapes().get(name) or spec.source.declared
-    return None if known is None else replace(known, key=known.key or tuple(spec.key))
+def known_shape(project: Project, name: str, spec: TableSpec) -> TableShape | None:
+    """The shape of a table without a connection: as last captured, or as declared."""
+    shape = table_log(project.context, spec.source.group).shapes().get(name) or spec.source.declared
+    return None if shape is None else replace(shape, key=shape.key or tuple(spec.key))
 
 
-def obstacles(name: str, spec: FlowSpec, others: Sequence[str]) -> Iterator[Placed]:
+def view_obstacles(name: str, spec: FlowSpec, others: Sequence[str]) -> Iterator[Placed]:
     """Why a flow that reads tables cannot be a view."""
     if others:
         message = f"flow '{name}' reads tables and {', '.join(others)}: a view reads only tables and views"
-        hint = "look rows of a table up in a stream's flow with the processor `table`, or push the stream into a table"
+        hint = "use the processor `table` in the stream's flow to look up rows, or push the stream into a table"
         yield ProjectError("view-mixed", message, hint=hint), ()
     for place in ("before", "after"):
         if getattr(spec, place):
-            message = f"flow '{name}' reads tables, and a view has no processors: they see rows come, not go"
-            yield ProjectError("view-steps", message, hint="say it in the view's SQL"), (place,)
+            message = f"flow '{name}' is a view, and views cannot have processors: they do not see deletes"
+            yield ProjectError("view-steps", message, hint="express it in the view's SQL"), (place,)
     if spec.mode == "realtime":
-        message = f"flow '{name}' reads tables, and views are kept in micro-batches"
+        message = f"flow '{name}' is a view, and views are maintained in micro-batches"
         yield ProjectError("realtime-unsupported", message, hint="use mode: micro_batch"), ("mode",)
 
 
 def view_of(spec: FlowSpec, sql: str, read: ViewReads) -> ViewPlan | None:
-    """What is kept, once all tables are known."""
+    """The compiled view; None while the shape of a table is unknown."""
     shapes = read.shapes
     return None if shapes is None else with_identity(normalise(sql, shapes, read.views, spec.keys))
 
@@ -121,7 +121,6 @@ def view_of(spec: FlowSpec, sql: str, read: ViewReads) -> ViewPlan | None:
 def view_plan(
     name: str, spec: FlowSpec, sql: str, read: ViewReads, view: ViewPlan | None, sinks: list[Sink], defaults: Defaults
 ) -> FlowPlan:
-    """The plan of a view."""
     return FlowPlan(
         name=name,
         spec=spec,

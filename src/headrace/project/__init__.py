@@ -1,1 +1,1 @@
-"""From headrace.yaml to typed, frozen data that knows where it came from."""
+"""Loads headrace.yaml into typed, frozen data that knows its file and line."""

@@ -1,4 +1,4 @@
-"""From a place in pydantic's words to a place in the file, and to the model that says what may stand there."""
+"""Maps the location of a pydantic error to a path in the file and to the model that defines it."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from headrace.project.yaml_tree import Path_
 
 
 @dataclass(frozen=True)
-class Spot:
-    """A path in the file, and what the models know about it."""
+class ErrorLocation:
+    """A path in the file and the model field it belongs to."""
 
     path: Path_
     owner: type[BaseModel] | None
-    """The model whose key the path's last part is."""
+    """The model that has the last part of the path as a key."""
     family: str = FAMILIES[0]
-    """The family of kinds, when a kind belongs there."""
+    """The family of kinds, if a kind belongs there."""
     siblings: Sequence[str] = field(default=())
-    """The keys known beside it."""
+    """All keys of that model."""
 
     @property
     def info(self) -> FieldInfo | None:
-        """The field the path ends with, or that holds the list or mapping it ends in."""
+        """The field at the end of the path, or the field with the list or mapping it ends in."""
         if self.owner is None:
             return None
         keys = keys_of(self.owner)
@@ -42,24 +42,24 @@ class Spot:
         return self.info.description + examples
 
     def choices(self, detail: Any) -> list[str]:
-        """The values that would have been right, when they can be listed."""
+        """The allowed values, if they can be listed."""
         if detail["type"] != "literal_error" or self.info is None:
             return []
         return [str(value) for value in _literals(self.info.annotation)]
 
 
 def keys_of(model: type[BaseModel]) -> dict[str, FieldInfo]:
-    """The keys a model takes, as they are written in a file."""
+    """The YAML keys of a model."""
     return {info.alias or name: info for name, info in model.model_fields.items()}
 
 
 def family_of(info: FieldInfo) -> str | None:
-    """The family of kinds that a field holds, if it does."""
+    """The family of kinds of a field, if it holds a kind."""
     return _family(_annotated(info))
 
 
-def spot_of(detail: Any, data: Any, model: type[BaseModel]) -> Spot:
-    """The place of a validation error. Its location has the names of union members in it, which the file has not."""
+def error_location(detail: Any, data: Any, model: type[BaseModel]) -> ErrorLocation:
+    """The location of a validation error in the file. pydantic's location also contains names of union members."""
     path: list[str | int] = []
     owner: type[BaseModel] | None = model
     inner: Any = model
@@ -76,18 +76,18 @@ def spot_of(detail: Any, data: Any, model: type[BaseModel]) -> Spot:
             continue
         path.append(part)
         node = node[part] if _has(node, part) else None
-        found = _model_in(inner)
-        if found is not None and part in keys_of(found):
-            owner, inner = found, _annotated(keys_of(found)[str(part)])
-        elif found is not None and detail["type"] == "extra_forbidden":
-            owner = found
+        current_model = _model_in(inner)
+        if current_model is not None and part in keys_of(current_model):
+            owner, inner = current_model, _annotated(keys_of(current_model)[str(part)])
+        elif current_model is not None and detail["type"] == "extra_forbidden":
+            owner = current_model
         family = _family(inner) or family
     siblings = list(keys_of(owner)) if owner is not None else []
-    return Spot(tuple(path), owner, family, siblings)
+    return ErrorLocation(tuple(path), owner, family, siblings)
 
 
 def _is_tag(part: str | int, node: Any) -> bool:
-    """Whether a part of a location is the name of a kind: the value of `type`, or the whole value when it is text."""
+    """Whether a part of a location is the name of a kind: the value of `type`, or the whole value if it is a string."""
     return isinstance(part, str) and (node == part or (isinstance(node, dict) and node.get("type") == part))
 
 
@@ -98,7 +98,7 @@ def _has(node: Any, part: str | int) -> bool:
 
 
 def _annotated(info: FieldInfo) -> tuple[Any, ...]:
-    """A field's type together with what it is annotated with."""
+    """A field's type and its annotations."""
     return (info.annotation, *info.metadata)
 
 
@@ -107,24 +107,24 @@ def _parts(annotation: Any) -> tuple[Any, ...]:
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:
-    """The model whose keys belong at a place of this type."""
+    """The model in a type annotation."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     for part in _parts(annotation):
-        found = _model_in(part)
-        if found is not None:
-            return found
+        model = _model_in(part)
+        if model is not None:
+            return model
     return None
 
 
 def _family(annotation: Any) -> str | None:
-    """The family of kinds that belongs at a place of this type."""
+    """The family of kinds in a type annotation."""
     if isinstance(annotation, KindOf):
         return annotation.family
     for part in _parts(annotation):
-        found = _family(part)
-        if found is not None:
-            return found
+        family = _family(part)
+        if family is not None:
+            return family
     return None
 
 

@@ -1,6 +1,6 @@
-"""The JSON schema of headrace.yaml: what the models say, plus the short forms and variables that the loader takes.
+"""The JSON schema of headrace.yaml: the models, plus the short forms and variables that the loader accepts.
 
-Editors complete and check by it while a file is being written; `lint` has the last word.
+Editors use it for completion and checks; `headrace lint` is authoritative.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def project_schema() -> Schema:
 
 
 def _nodes(node: Any) -> Iterator[Schema]:
-    """Every mapping of the schema, children first, so that what is put around a node is not visited again."""
+    """Every mapping of the schema, children first, so that a wrapper put around a node is not visited."""
     if isinstance(node, list):
         for child in list(node):
             yield from _nodes(child)
@@ -44,7 +44,7 @@ def _nodes(node: Any) -> Iterator[Schema]:
 
 
 def _kind_unions(schema: Schema) -> Iterator[Schema]:
-    """Where any kind of a family may stand."""
+    """The places where any kind of a family is allowed."""
     return (node for node in _nodes(schema) if "oneOf" in node and "propertyName" in node.get("discriminator", {}))
 
 
@@ -53,7 +53,7 @@ def _name_of(reference: str) -> str:
 
 
 def _require_type(union: Schema, models: dict[str, Schema]) -> None:
-    """In the models `type` has a default, so that Python need not repeat it; a file must say it."""
+    """Require `type`: in the models it has a default, for Python only."""
     for reference in union["discriminator"]["mapping"].values():
         required = models[_name_of(reference)].setdefault("required", [])
         if "type" not in required:
@@ -61,14 +61,14 @@ def _require_type(union: Schema, models: dict[str, Schema]) -> None:
 
 
 def _allow_bare_kind(union: Schema, models: dict[str, Schema]) -> None:
-    """`format: json` is short for `format: {type: json}` where the kind needs nothing else."""
+    """Allow `format: json` for `format: {type: json}` if the kind has no other required key."""
     members = union.pop("discriminator")["mapping"]
     bare = [kind for kind, reference in members.items() if models[_name_of(reference)]["required"] == ["type"]]
     _wrap(union, [{"enum": sorted(bare)}] if bare else [])
 
 
 def _wrap(node: Schema, alternatives: list[Schema]) -> None:
-    """Let `alternatives` stand there too; what is said about the place stays with the place."""
+    """Allow `alternatives` too; description, default and examples stay on the node."""
     inner = {key: node.pop(key) for key in list(node) if key not in _ABOUT}
     node["anyOf"] = [*alternatives, inner]
 
@@ -89,7 +89,7 @@ def _allow_short_forms(schema: Schema, models: dict[str, Schema]) -> None:
 
 
 def _allow_references(schema: Schema) -> None:
-    """A number, a choice or a list may be text like `${RATE:-10}` until the variable is filled in."""
+    """Allow references such as `${RATE:-10}` for numbers, choices and lists."""
     names = {id(node["propertyNames"]) for node in _nodes(schema) if "propertyNames" in node}
     for node in list(_nodes(schema)):
         choice = "enum" in node and node.get("type") == "string"
@@ -98,7 +98,7 @@ def _allow_references(schema: Schema) -> None:
 
 
 def _tidy(schema: Schema) -> None:
-    """Drop the titles made from field names, and refuse names that no pattern allows."""
+    """Drop generated titles, and refuse names that match no pattern."""
     for node in list(_nodes(schema)):
         if isinstance(node.get("title"), str):
             del node["title"]

@@ -1,4 +1,4 @@
-"""From a folder to a Project: read, overlay, fill in, check. All errors of a project at once."""
+"""Loads a project: read, overlay, fill in variables, check. Reports all errors at once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from headrace.project.yaml_tree import Path_, TextOrigin, Tree, load_tree, parse
 
 @dataclass(frozen=True)
 class Project:
-    """A checked project, and where each of its values was written."""
+    """A checked project and the origin of each of its values."""
 
     root: Path
     spec: ProjectSpec
@@ -31,11 +31,11 @@ class Project:
     secrets: Secrets
     profile: str | None = None
     written: Mapping[str, Any] = field(default_factory=dict)
-    """The file with what was laid over it, before variables were filled in; {} when it was not made from a file."""
+    """The file with overlays, before variables are filled in; {} if the project is not from a file."""
 
     @property
     def context(self) -> Context:
-        """What components may know about the project."""
+        """The context for components."""
         context = Context(self.root, "")
         log, topics = self.spec.serve.log, self.spec.serve.topics
         return Context(
@@ -47,20 +47,20 @@ class Project:
         )
 
     def origin(self, *path: str | int) -> Origin | None:
-        """Where the value at this path was written."""
+        """The file and line of the value at this path."""
         return self.tree.origin(path)
 
     def sql_of(self, name: str) -> str:
-        """The SQL text of a flow, wherever it is kept."""
+        """The SQL of a flow, inline or from its file."""
         flow = self.spec.flows[name]
         if flow.sql is not None:
             return flow.sql
-        return (self.root / str(flow.sql_file)).read_text(encoding="utf-8-sig")  # some editors begin with a mark
+        return (self.root / str(flow.sql_file)).read_text(encoding="utf-8-sig")  # some editors write a byte order mark
 
     def definition(self) -> str | None:
-        """The project in one YAML text that `defined_by` can load later, whatever becomes of its files.
+        """The project as one YAML text for `load_stored_definition`, independent of later changes to its files.
 
-        Variables and secrets are still references, so no secret is in it; SQL files are. None when it has no file.
+        Variables and secrets stay references, so it contains no secret; SQL files are inlined. None without a file.
         """
         if not self.written:
             return None
@@ -71,20 +71,20 @@ class Project:
     def _with_sql(self, name: str, body: Any) -> Any:
         if not isinstance(body, dict) or "sql_file" not in body:
             return body
-        # files are taken as they are; in a value a dollar sign may begin a reference
+        # in a file a dollar sign is literal; in a value it may start a reference
         text = self.sql_of(name).replace("$", "$$")
         return {**{key: value for key, value in body.items() if key != "sql_file"}, "sql": text}
 
     def sql_origin(self, name: str, line: int, offset: int | None = None) -> Origin | None:
-        """Where line `line` (from 1) of a flow's SQL is. The offset (from 0) helps where YAML folds lines."""
+        """The origin of line `line` (from 1) of a flow's SQL. The offset (from 0) helps where YAML folds lines."""
         flow = self.spec.flows[name]
         if flow.sql_file is not None:
             return Origin(flow.sql_file, line, f"flows.{name}")
-        written = self.tree.origins.get(("flows", name, "sql"))
+        origin = self.tree.origins.get(("flows", name, "sql"))
         place = f"flows.{name}.sql, line {line}"
-        if isinstance(written, TextOrigin):
-            return Origin(written.file, written.line_in_file(flow.sql or "", line, offset), place)
-        return Origin(written.file, written.line, place) if written is not None else self.origin("flows", name, "sql")
+        if isinstance(origin, TextOrigin):
+            return Origin(origin.file, origin.line_in_file(flow.sql or "", line, offset), place)
+        return Origin(origin.file, origin.line, place) if origin is not None else self.origin("flows", name, "sql")
 
 
 def load(
@@ -94,7 +94,7 @@ def load(
     overrides: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
 ) -> Project:
-    """The project at `path`; ProjectErrors lists everything that is wrong with it."""
+    """Load the project at `path`, a folder or a project file. Raises ProjectErrors with all its errors."""
     file = find_file(Path(path)).absolute()
     errors: list[ProjectError] = []
     tree = with_includes(load_tree(file, file.name, errors), file, errors)
@@ -103,30 +103,40 @@ def load(
     for override in overrides:
         tree = with_override(tree, override)
     errors.extend(_unused_variables(tree, overrides))
-    secrets, outside = Secrets(), os.environ if environment is None else environment
-    project, tree = _made(tree, file.parent, profile, outside, secrets, errors)
+    secrets, variables = Secrets(), os.environ if environment is None else environment
+    project, tree = _build(tree, file.parent, profile, variables, secrets, errors)
     if project is not None:
         errors.extend([*_unreadable_sql_files(project), *_name_clashes(project)])
     if project is None or errors:
-        raise ProjectErrors([_without(secrets, error) for error in in_file_order(errors, tree)])
+        raise ProjectErrors([_without_secrets(secrets, error) for error in in_file_order(errors, tree)])
     return project
 
 
-def defined_by(project: Project, text: str, shown: str, environment: Mapping[str, str] | None = None) -> Project:
-    """The project as an earlier `definition` has it: its streams, flows and sinks. Where and how it runs is that of
-    `project`, and so are the files that it names, except SQL files."""
+def load_stored_definition(
+    project: Project, text: str, shown: str, environment: Mapping[str, str] | None = None
+) -> Project:
+    """The project of an earlier `definition`: its streams, flows and sinks. Where and how it runs, and all files except
+    SQL files, are those of `project`."""
     errors: list[ProjectError] = []
-    secrets, outside = Secrets(), os.environ if environment is None else environment
-    made, tree = _made(parse_tree(text, shown, errors), project.root, None, outside, secrets, errors)
-    if made is None or errors:
-        raise ProjectErrors([_without(secrets, error) for error in in_file_order(errors, tree)])
-    now = project.spec
-    place = {"project": now.project, "spark": now.spark, "restart": now.restart, "http": now.http, "state": now.state}
-    project.secrets.values.update(made.secrets.values)
-    return replace(made, spec=made.spec.model_copy(update=place), secrets=project.secrets, profile=project.profile)
+    secrets, variables = Secrets(), os.environ if environment is None else environment
+    earlier, tree = _build(parse_tree(text, shown, errors), project.root, None, variables, secrets, errors)
+    if earlier is None or errors:
+        raise ProjectErrors([_without_secrets(secrets, error) for error in in_file_order(errors, tree)])
+    current = project.spec
+    settings = {
+        "project": current.project,
+        "spark": current.spark,
+        "restart": current.restart,
+        "http": current.http,
+        "state": current.state,
+    }
+    project.secrets.values.update(earlier.secrets.values)
+    return replace(
+        earlier, spec=earlier.spec.model_copy(update=settings), secrets=project.secrets, profile=project.profile
+    )
 
 
-def _made(
+def _build(
     tree: Tree,
     root: Path,
     profile: str | None,
@@ -134,7 +144,7 @@ def _made(
     secrets: Secrets,
     errors: list[ProjectError],
 ) -> tuple[Project | None, Tree]:
-    """The project of a tree in which only variables are still to be filled in, and the tree that it was made from."""
+    """The project of a tree after filling in variables, and the final tree."""
     written = tree.data
     unfilled: list[ProjectError] = []
     tree = with_variables(tree, root, secrets, environment, unfilled)
@@ -147,33 +157,33 @@ def _made(
 def _validated(
     tree: Tree, secrets: Secrets, named_sinks: set[Path_], unfilled: set[Origin | None], errors: list[ProjectError]
 ) -> ProjectSpec | None:
-    """The values, typed; what is wrong with them is added to `errors`, except where a reference has no value."""
+    """The typed values; errors are added to `errors`, except where a reference has no value."""
     try:
         return ProjectSpec.model_validate(tree.data)
     except ValidationError as error:
-        found = problems_of(error, tree, secrets=secrets, elsewhere=named_sinks)
-        errors.extend(one for one in found if one.where not in unfilled)
-    except ProjectError as error:  # a kind's own check, which does not know where it is written
+        problems = problems_of(error, tree, secrets=secrets, elsewhere=named_sinks)
+        errors.extend(problem for problem in problems if problem.where not in unfilled)
+    except ProjectError as error:  # a check of a kind, which does not know its origin
         errors.append(error)
     return None
 
 
-def _without(secrets: Secrets, error: ProjectError) -> ProjectError:
-    """The error as it may be shown: also checks that name what they were given may have been given a secret."""
+def _without_secrets(secrets: Secrets, error: ProjectError) -> ProjectError:
+    """The error with secrets redacted: a check may quote a secret value."""
     error.message = secrets.redact(error.message)
     error.hint = None if error.hint is None else secrets.redact(error.hint)
     return error
 
 
 def _without_empty_sections(tree: Tree) -> Tree:
-    """`streams:` with nothing below it is the same as no `streams:`; `streems:` is still unknown."""
-    known = ProjectSpec.model_fields
-    kept = {key: value for key, value in tree.data.items() if value is not None or key not in known}
-    return Tree(kept, tree.origins)
+    """An empty `streams:` is the same as no `streams:`; `streems:` is still unknown."""
+    fields = ProjectSpec.model_fields
+    sections = {key: value for key, value in tree.data.items() if value is not None or key not in fields}
+    return Tree(sections, tree.origins)
 
 
 def _unknown_profile_keys(tree: Tree, in_use: str | None) -> Iterator[ProjectError]:
-    """A profile that is not in use is checked too, as far as its sections go."""
+    """Checks the section names of profiles that are not selected."""
     profiles = tree.data.get("profiles")
     for name, body in profiles.items() if isinstance(profiles, dict) else ():
         for key in body if isinstance(body, dict) and name != in_use else ():
@@ -187,7 +197,7 @@ def _unknown_profile_keys(tree: Tree, in_use: str | None) -> Iterator[ProjectErr
 
 
 def _unused_variables(tree: Tree, overrides: Sequence[str]) -> Iterator[ProjectError]:
-    """A misspelt `--set variables.NAME=…` would change nothing, and nobody would know."""
+    """Errors for `--set variables.NAME=…` of an unused variable: a misspelt one would have no effect."""
     paths = [override.partition("=")[0].strip().split(".", 1) for override in overrides]
     names = {path[1] for path in paths if len(path) == 2 and path[0] == "variables"}
     used = names_in(tree.data) if names else set()
@@ -219,13 +229,13 @@ def _unreadable_sql_files(project: Project) -> Iterator[ProjectError]:
 def _name_clashes(project: Project) -> Iterator[ProjectError]:
     spec = project.spec
     named = {"stream": list(spec.streams), "table": list(spec.tables), "flow": list(spec.flows)}
-    met: dict[str, str] = {}
+    kind_of: dict[str, str] = {}
     for kind, name in ((kind, name) for kind, names in named.items() for name in sorted(names)):
-        if name in met:
+        if name in kind_of:
             yield ProjectError(
                 "duplicate-name",
-                f"'{name}' is both a {met[name]} and a {kind}",
+                f"'{name}' is both a {kind_of[name]} and a {kind}",
                 where=project.origin(f"{kind}s", name),
-                hint="SQL could not tell them apart: rename one of them",
+                hint="the name is ambiguous in SQL: rename one of them",
             )
-        met.setdefault(name, kind)
+        kind_of.setdefault(name, kind)

@@ -1,4 +1,4 @@
-"""Where a project is and keeps its state, without checking the rest of it: quick enough for commands that only look."""
+"""Finds a project and its state folder without checking the rest of it: fast, for commands that only read state."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def find_file(path: Path) -> Path:
         raise ProjectError(
             "no-project",
             f"there is no {FILE} in {path}" if path.is_dir() else f"there is no file {path}",
-            hint="go to a project's folder, name it on the command line, or make one: headrace init DIR",
+            hint="change to a project's folder, pass it on the command line, or create one: headrace init DIR",
             exit_code=Exit.NOT_FOUND,
         )
     return file
@@ -37,24 +37,24 @@ def find_file(path: Path) -> Path:
 
 @dataclass(frozen=True)
 class ProjectOutline:
-    """A project as far as its state folder and the names of its flows."""
+    """The state folder of a project and the names of its flows."""
 
     context: Context
     flows: tuple[str, ...]
     store: Path
-    """Where a serve node on this machine keeps its copies of endpoints."""
+    """The store folder of a serve node on this machine."""
 
 
 def locate(path: Path, *, profile: str | None = None, overrides: Sequence[str] = ()) -> ProjectOutline:
-    """The place of the project at `path`. What is wrong elsewhere in its files does not matter here."""
+    """Locate the project at `path`. Errors elsewhere in its files are ignored."""
     file = find_file(path).absolute()
     errors: list[ProjectError] = []
     tree = with_profile(with_includes(load_tree(file, file.name, errors), file, errors), profile)
     for override in overrides:
         tree = with_override(tree, override)
     flows = tree.data.get("flows")
-    wanted: tuple[str, ...] = ("state", "object_store", "serve", "variables", "secrets")
-    needed = {key: tree.data[key] for key in wanted if key in tree.data}
+    keys: tuple[str, ...] = ("state", "object_store", "serve", "variables", "secrets")
+    needed = {key: tree.data[key] for key in keys if key in tree.data}
     unfilled: list[ProjectError] = []
     filled = with_variables(Tree(needed, tree.origins), file.parent, Secrets(), os.environ, unfilled).data
     if unfilled and "${" in f"{needed.get('state')} {needed.get('object_store')}":
@@ -66,14 +66,14 @@ def locate(path: Path, *, profile: str | None = None, overrides: Sequence[str] =
 
 
 def _store_folder(serve: Any) -> str:
-    given = serve.get("store") if isinstance(serve, dict) else None
-    return str(given or ServeSpec.model_fields["store"].default)
+    folder = serve.get("store") if isinstance(serve, dict) else None
+    return str(folder or ServeSpec.model_fields["store"].default)
 
 
-def _store(given: Any) -> ObjectStore:
+def _store(options: Any) -> ObjectStore:
     try:
-        return ObjectStore.model_validate(given or {})
+        return ObjectStore.model_validate(options or {})
     except ValidationError:
         raise ProjectError(
-            "bad-object-store", "'object_store:' of the project cannot be read", hint="see: headrace lint"
+            "bad-object-store", "'object_store:' of the project is not valid", hint="see: headrace lint"
         ) from None

@@ -1,4 +1,4 @@
-"""What may stand in headrace.yaml. These models are the YAML keys, the JSON schema and the reference page at once."""
+"""The models of headrace.yaml. They define the YAML keys, the JSON schema and the reference page."""
 
 from __future__ import annotations
 
@@ -31,42 +31,42 @@ Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=60)]
 
 
 class EventTime(Options):
-    """Which column says when something happened, and how late a record may be."""
+    """The event-time column, and how late a record may be."""
 
     column: str = Field(description="The column with the time of the event.", examples=["event_timestamp"])
-    unit: Literal["s", "ms", "us", "ns"] = Field("ms", description="What a number in that column counts since 1970.")
+    unit: Literal["s", "ms", "us", "ns"] = Field("ms", description="The unit of a number in that column, since 1970.")
     alias: str = Field(
         "rowtime",
-        description="Another name of that column in SQL, unless there is a column of that name, as in Dagger.",
+        description="Another name of that column in SQL, as in Dagger; ignored if a column has that name.",
     )
     watermark: Duration = Field(
         timedelta(seconds=10), description="How long to wait for late records before a window is closed."
     )
     late: Literal["keep", "drop"] = Field(
         "keep",
-        description="What to do with rows that come too late for their window: keep them as late rows in the state "
-        "folder, or let Spark drop them, which only counts them.",
+        description="What to do with rows that are too late for their window: keep them as late rows in the state "
+        "folder, or let Spark drop and count them.",
     )
     max_future: Duration | None = Field(
         timedelta(hours=1),
-        description="How far ahead of its batch the time of a record may be; null for any time. One record of next "
+        description="How far the time of a record may be ahead of its batch; null: no limit. One record of next "
         "year would close all windows up to then.",
     )
     on_future: Literal["dead_letter", "clamp"] = Field(
         "dead_letter",
-        description="What to do with a record from further ahead: keep it as a dead letter, or take the time of its "
-        "batch for its own.",
+        description="What to do with a record further ahead: keep it as a dead letter, or set its time to that of "
+        "its batch.",
     )
     idle: Duration | None = Field(
         None,
-        description="When this stream is caught up and had no record for that long, it no longer holds back windows "
-        "over several streams: its watermark goes on to that much before now. Default: wait for ever.",
+        description="After this time without records, a stream that is caught up no longer holds back windows over "
+        "several streams: its watermark advances to this much before now. Default: wait forever.",
     )
 
     @field_validator("watermark")
     @classmethod
     def _at_least_a_millisecond(cls, value: timedelta) -> timedelta:
-        # with a delay of 0 Spark drops records that are as late as the newest one
+        # with a delay of 0 Spark drops records with the same time as the newest one
         if value < timedelta(milliseconds=1):
             raise ValueError("must be at least 1ms")
         return value
@@ -74,17 +74,17 @@ class EventTime(Options):
     @model_validator(mode="after")
     def _idle_after_the_watermark(self) -> EventTime:
         if self.idle is not None and self.idle < self.watermark:
-            raise ValueError("'idle' must be at least 'watermark': records within that delay would come too late")
+            raise ValueError("'idle' must be at least 'watermark': records within that delay would be late")
         return self
 
 
 class BackfillSpec(Options):
     """History that a flow reads before the stream itself: Parquet files or a lake table with the stream's columns.
 
-    At a flow's first start the files are listed, once and for all, and read in the order of event time, part by part;
-    then Kafka goes on. Nothing is lost or repeated at the seam. Without `until` the rows have the columns `_topic`,
-    `_partition` and `_offset` that they had in Kafka, and it goes on after the highest offset of each partition. With
-    `until`, event times decide: what is older comes from the history alone, all else from Kafka alone.
+    At a flow's first start the files are listed once and read in the order of event time, part by part; then the flow
+    reads Kafka. Nothing is lost or repeated at the seam. Without `until` the rows have the columns `_topic`,
+    `_partition` and `_offset` that they had in Kafka, and Kafka is read after the highest offset of each partition.
+    With `until`, event times decide: older rows come from the history alone, all others from Kafka alone.
     """
 
     files: str | list[str] | None = Field(
@@ -95,7 +95,7 @@ class BackfillSpec(Options):
     )
     lake: str | None = Field(
         None,
-        description="Instead of `files`: folder or URI of a Delta table, as it stands at the first start.",
+        description="Instead of `files`: folder or URI of a Delta table; its rows at the first start are read.",
         examples=["lake/orders"],
     )
     dates: str | None = Field(
@@ -111,7 +111,7 @@ class BackfillSpec(Options):
     margin: Duration = Field(
         timedelta(hours=1),
         description="With `until`: how much earlier than its event time a record may have been written to Kafka. "
-        "Records are read from that much before `until` on.",
+        "Kafka is read from this much before `until`.",
     )
 
     @field_validator("until")
@@ -131,38 +131,36 @@ class BackfillSpec(Options):
         if (self.files is None) == (self.lake is None):
             raise ValueError("needs exactly one of 'files' and 'lake'")
         if self.dates is not None and self.files is None:
-            raise ValueError("'dates' chooses among folders of 'files'")
+            raise ValueError("'dates' selects folders of 'files'")
         return self
 
     @property
     def label(self) -> str:
-        """Where the history is."""
         place = f"lake {self.lake}" if self.lake else f"files {', '.join(self.paths)}"
         return place + (f" of {self.dates}" if self.dates else "")
 
     @property
     def paths(self) -> list[str]:
-        """The files, folders and globs."""
         return [self.files] if isinstance(self.files, str) else list(self.files or [])
 
     @property
     def seam(self) -> str:
-        """Where Kafka goes on, in words."""
+        """Where the history ends and Kafka begins, as text."""
         return f"event time {self.until.isoformat()}" if self.until else "the highest offset of each partition"
 
     @property
     def reads(self) -> str:
-        """What tells one history from another: a flow that has begun with one cannot go on with another."""
+        """Identifies the history: a flow that started with one cannot resume with another."""
         return f"{self.label} up to {self.seam}"
 
 
 class StreamSpec(Options):
     """Unbounded, append-only records with a schema and an event time."""
 
-    description: str = Field("", description="What the stream holds; shown in plans.")
+    description: str = Field("", description="A description, shown in plans.")
     source: Annotated[Source, KindOf("sources")] = Field(description="Where the records come from.")
     format: Annotated[Format, KindOf("formats")] | None = Field(
-        None, description="How a record is laid out. Not needed when the source has columns of its own."
+        None, description="The format of a record. Not needed if the source has columns."
     )
     event_time: EventTime | None = Field(
         None, description="The event-time column, or a mapping with its unit and watermark."
@@ -173,7 +171,7 @@ class StreamSpec(Options):
         "fail the flow.",
     )
     backfill: BackfillSpec | None = Field(
-        None, description="History in files or a lake table, which flows read before they go on with Kafka."
+        None, description="History in files or a lake table that flows read before Kafka."
     )
 
     @field_validator("event_time", mode="before")
@@ -182,7 +180,7 @@ class StreamSpec(Options):
         return {"column": value} if isinstance(value, str) else value
 
     @model_validator(mode="after")
-    def _history_goes_on(self) -> StreamSpec:
+    def _backfill_is_possible(self) -> StreamSpec:
         if self.backfill is None:
             return self
         if not isinstance(self.source, Backfills):
@@ -201,47 +199,47 @@ class StreamSpec(Options):
 class FlowSpec(Options):
     """One dataflow: streams or other flows, through SQL, into sinks. One flow is one Spark query and one checkpoint."""
 
-    description: str = Field("", description="What the flow is for; shown in plans.")
+    description: str = Field("", description="A description, shown in plans.")
     before: dict[Name, list[Annotated[Processor, KindOf("processors")]]] = Field(
         default={},
-        description="Steps between an input and the SQL, by the name of the stream or flow, in the order written.",
+        description="Steps between an input and the SQL, by the name of the stream or flow, in order.",
         examples=[{"bookings": [{"type": "constant", "values": {"country": "ID"}}]}],
     )
     sql: str | None = Field(None, description="The query, in Spark SQL. Streams and flows are its tables.")
     sql_file: str | None = Field(None, description="A file with the query, instead of `sql`.", examples=["sql/a.sql"])
     dialect: Literal["spark", "dagger"] = Field(
         "spark",
-        description="Whose meaning counts where Spark and Dagger (Flink SQL) read the same text differently: arrays "
-        "from 0 or from 1, whole numbers that divide to a fraction or a whole number, backslashes in texts, SPLIT. "
-        "What only Dagger has, such as TUMBLE and rowtime, works with both.",
+        description="Which meaning applies where Spark and Dagger (Flink SQL) differ: arrays from 0 or 1, division of "
+        "integers to a fraction or an integer, backslashes in strings, SPLIT. Syntax of Dagger only, such as TUMBLE "
+        "and rowtime, works with both.",
     )
     after: list[Annotated[Processor, KindOf("processors")]] = Field(
         default=[],
-        description="Steps between the SQL and the sinks, in the order written. Each sees the columns of all before.",
+        description="Steps between the SQL and the sinks, in order. Each sees the columns of those before it.",
     )
     sinks: list[Annotated[Sink, KindOf("sinks")]] = Field(
-        default=[], description="Where the rows go. A flow without sinks can only be read by other flows."
+        default=[], description="The sinks of the rows. A flow without sinks can only be read by other flows."
     )
     mode: Mode = Field("micro_batch", description="batch: run once. micro_batch: default. realtime: milliseconds.")
     over: Literal["new", "all"] = Field(
         "new",
-        description="Of mode batch. new: each run takes what came since the last. all: a report; each run reads lake "
-        "tables and tables as they stand, and its result replaces that of the last run.",
+        description="Of mode batch. new: each run reads the records since the last. all: a report; each run reads the "
+        "current rows of lake tables and tables, and replaces the result of the last run.",
     )
     schedule: ScheduleSpec | None = Field(
         None,
-        description="Of mode batch: when it runs by itself, as a text for cron or with a time zone. A run that was "
-        "missed is made up for, once. `headrace run FLOW` runs it at once, `--until-caught-up` alone does not.",
+        description="Of mode batch: when it runs, as a cron expression, optionally with a time zone. Missed runs are "
+        "made up for by one run. `headrace run FLOW` runs it at once, `--until-caught-up` alone does not.",
         examples=["30 0 * * *", {"cron": "30 0 * * *", "zone": "Asia/Kolkata"}],
     )
     key: str | list[str] = Field(
         default=[],
-        description="Of a flow over tables, or a report: the column(s) of its result that identify a row. Default: of "
-        "a flow over tables, found from the keys of the tables and the SQL.",
+        description="Of a view or a report: the column(s) of its result that identify a row. Default for a view: "
+        "derived from the keys of the tables and the SQL.",
         examples=["region", ["region", "day"]],
     )
     output: Output = Field(
-        "append", description="append: only final rows. update: every changed row of an aggregate, again and again."
+        "append", description="append: only final rows. update: a row of an aggregate each time it changes."
     )
     trigger: Duration | None = Field(None, description="Time between micro-batches; default from `defaults`.")
     max_records: int | None = Field(None, gt=0, description="At most this many records per micro-batch and stream.")
@@ -253,7 +251,7 @@ class FlowSpec(Options):
     )
     spark: dict[str, str] = Field(default={}, description="Spark SQL settings for this flow alone.")
     required: bool = Field(
-        True, description="Whether the engine counts as not ready while this flow is starting, degraded or failed."
+        True, description="Whether the engine is not ready while this flow is starting, degraded or failed."
     )
 
     @field_validator("event_time", mode="before")
@@ -273,16 +271,15 @@ class FlowSpec(Options):
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The columns of the declared key."""
         return (self.key,) if isinstance(self.key, str) else tuple(self.key)
 
     @model_validator(mode="after")
     def _one_query(self) -> FlowSpec:
         if (self.sql is None) == (self.sql_file is None):
             raise ValueError("needs exactly one of 'sql' and 'sql_file'")
-        for name, given in (("schedule", self.schedule is not None), ("over: all", self.over == "all")):
-            if given and self.mode != "batch":
-                raise ValueError(f"'{name}' needs 'mode: batch': a flow of mode {self.mode} always runs")
+        for name, is_set in (("schedule", self.schedule is not None), ("over: all", self.over == "all")):
+            if is_set and self.mode != "batch":
+                raise ValueError(f"'{name}' needs 'mode: batch': a flow of mode {self.mode} runs continuously")
         return self
 
 
@@ -295,31 +292,33 @@ class Defaults(Options):
 
 
 class RestartSpec(Options):
-    """How a flow that failed is started again. What comes from outside (a broker that is away, a full disk) is waited
-    for as long as it lasts; the budget is for failures nobody can explain."""
+    """How a failed flow is restarted. External failures (an unavailable broker, a full disk) are retried without limit;
+    the budget is for unexplained failures."""
 
-    budget: int = Field(5, ge=0, description="Unexplained failures of one flow that are forgiven; 0: none.")
-    within: Duration = Field(timedelta(minutes=10), description="The time in which so many are forgiven.")
-    backoff: Duration = Field(timedelta(seconds=1), description="The wait before the first restart; then it doubles.")
+    budget: int = Field(5, ge=0, description="How many unexplained failures of one flow are retried; 0: none.")
+    within: Duration = Field(timedelta(minutes=10), description="The period for which the budget applies.")
+    backoff: Duration = Field(
+        timedelta(seconds=1), description="The wait before the first restart; it doubles each time."
+    )
     max_backoff: Duration = Field(timedelta(minutes=1), description="The longest wait before a restart.")
 
 
 class HttpSpec(Options):
-    """Where a running engine answers questions about itself: `/metrics`, `/health/…`, `/api/v1/status`."""
+    """The HTTP interface of a running engine: `/metrics`, `/health/…`, `/api/v1/status`."""
 
-    host: str = Field("127.0.0.1", description="The address to listen on; only those of this machine itself.")
-    port: int = Field(9470, ge=0, le=65535, description="The port; 0 is any free one, which is printed.")
+    host: str = Field("127.0.0.1", description="The address to listen on; loopback only.")
+    port: int = Field(9470, ge=0, le=65535, description="The port; 0: any free port, which is printed.")
 
     @field_validator("host")
     @classmethod
     def _only_here(cls, host: str) -> str:
-        # the answers are for anyone who asks: there are no users and no passwords yet
+        # there is no authentication
         if not is_loopback(host):
-            raise PydanticCustomError("not-loopback", "must be an address of this machine itself, such as 127.0.0.1")
+            raise PydanticCustomError("not-loopback", "must be a loopback address, such as 127.0.0.1")
         return host
 
 
-# local-cluster is Spark's own for tests; a port may be missing, and there may be several masters
+# local-cluster is for tests of Spark; a port may be missing, and there may be several masters
 _MASTER = re.compile(r"local(\[[^\]]+\])?|local-cluster\[.+\]|spark://\S+|k8s://\S+|yarn")
 
 
@@ -334,13 +333,21 @@ class SparkSpec(Options):
     memory: str = Field(
         "1g", pattern=r"^\d+[mg]$", description="Heap of the driver; locally that is the whole engine.", examples=["2g"]
     )
+    accelerate: bool = Field(
+        True,
+        description=(
+            "Whether Headrace speeds Spark up: Python processes are forked from one with loaded libraries, Java maps "
+            "Spark's classes from an archive, and Java helpers cache missing classes, read JSON fields and write local "
+            "files. With false Headrace runs on plain Spark and Hadoop: the same results, more slowly."
+        ),
+    )
     conf: dict[str, str] = Field(default={}, description="Further Spark settings.")
 
     @field_validator("master")
     @classmethod
     def _known_to_spark(cls, master: str) -> str:
         if not _MASTER.fullmatch(master):
-            raise ValueError(f"'{master}' is nothing Spark runs on; write e.g. local[*], spark://host:7077, yarn")
+            raise ValueError(f"'{master}' is not a Spark master; write e.g. local[*], spark://host:7077, yarn")
         return master
 
     @field_validator("conf", mode="before")
@@ -350,19 +357,19 @@ class SparkSpec(Options):
 
 
 class LookupsSpec(Options):
-    """Where DartGet and DartContains find their files."""
+    """The files of DartGet and DartContains."""
 
     path: str = Field(
         description="A folder, or the URI of one in an object store, with `dart-get/` and `dart-contains/` in it.",
         examples=["lookups", "s3://bucket/lookups"],
     )
     refresh: Duration = Field(
-        timedelta(hours=1), description="How old a file may be before it is read again, unless a call says otherwise."
+        timedelta(hours=1), description="How old a file may be before it is read again, unless a call sets its own age."
     )
 
 
 class FunctionsSpec(Options):
-    """What functions of SQL need to know of the project."""
+    """Settings of SQL functions."""
 
     lookups: LookupsSpec | None = Field(None, description="Lists and maps in JSON files, for DartGet and DartContains.")
 
@@ -373,32 +380,32 @@ class ProjectSpec(Options):
     project: Name = Field(description="The project's name.")
     include: list[str] = Field(default=[], description="Further files to merge into this one; globs are allowed.")
     variables: dict[str, Any] = Field(
-        default={}, description="Values for ${NAME} anywhere in the file; the environment is asked next."
+        default={}, description="Values for ${NAME} anywhere in the file; the environment is next."
     )
     choices: dict[str, list[str | int | float | bool]] = Field(
         default={},
-        description="What a variable may be, where not every value means something. Another one is an error.",
+        description="The allowed values of a variable. Any other value is an error.",
         examples=[{"mode": ["strict", "lenient"]}],
     )
     secrets: dict[str, str] = Field(
-        default={}, description="Files that hold the values of ${secret:NAME}; without one the environment is asked."
+        default={}, description="Files with the values of ${secret:NAME}; without a file the environment is used."
     )
     sinks: dict[Name, Annotated[Sink, KindOf("sinks")]] = Field(
-        default={}, description="Sinks that flows may name instead of writing them out."
+        default={}, description="Sinks that flows may refer to by name."
     )
     profiles: dict[Name, dict[str, Any]] = Field(
-        default={}, description="Values laid over the rest of the file by `--profile NAME`."
+        default={}, description="Values that override the rest of the file with `--profile NAME`."
     )
     streams: dict[Name, StreamSpec] = Field(default={}, description="Streams by name.")
     tables: dict[Name, TableSpec] = Field(default={}, description="Tables by name.")
     flows: dict[Name, FlowSpec] = Field(default={}, description="Flows by name.")
     dashboards: dict[Name, DashboardSpec] = Field(default={}, description="Pages of charts over endpoints, by name.")
-    functions: FunctionsSpec = Field(FunctionsSpec(), description="What functions of SQL need to know of the project.")
+    functions: FunctionsSpec = Field(FunctionsSpec(), description="Settings of SQL functions.")
     defaults: Defaults = Field(Defaults(), description="Values for every flow.")
     spark: SparkSpec = Field(SparkSpec(), description="Where and how Spark runs.")
-    restart: RestartSpec = Field(RestartSpec(), description="How a flow that failed is started again.")
-    http: HttpSpec = Field(HttpSpec(), description="Where a running engine answers questions about itself.")
-    serve: ServeSpec = Field(ServeSpec(), description="How endpoints are kept, served and guarded.")
+    restart: RestartSpec = Field(RestartSpec(), description="How a failed flow is restarted.")
+    http: HttpSpec = Field(HttpSpec(), description="The HTTP interface of a running engine.")
+    serve: ServeSpec = Field(ServeSpec(), description="How endpoints are stored, served and protected.")
     state: str = Field(
         ".headrace",
         min_length=1,
@@ -407,7 +414,8 @@ class ProjectSpec(Options):
         examples=[".headrace", "s3://flows/shop"],
     )
     object_store: ObjectStore = Field(
-        ObjectStore(), description="How the object store of `state` is reached; the usual `AWS_…` variables will do."
+        ObjectStore(),
+        description="The connection to the object store of `state`; default: the usual `AWS_…` variables.",
     )
 
     @field_validator("serve")
@@ -416,21 +424,20 @@ class ProjectSpec(Options):
         if not serve.auth.wanted and not is_loopback(serve.host):
             raise PydanticCustomError(
                 "serve-unguarded",
-                "'host' is not an address of this machine itself, so everybody could read all endpoints: set 'auth', "
-                "or leave out 'host'",
+                "'host' is not a loopback address, so anyone could read all endpoints: set 'auth', or remove 'host'",
             )
         return serve
 
 
 def settings_as_text(value: Any) -> Any:
-    """Spark settings are text; YAML makes numbers and booleans of some of them."""
+    """Spark settings as strings; YAML parses some as numbers and booleans."""
     if not isinstance(value, dict):
         return value
     return {str(k): str(v).lower() if isinstance(v, bool) else str(v) for k, v in value.items()}
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a name or address means this machine itself."""
+    """Whether a host name or address is a loopback address."""
     try:
         return host == "localhost" or ip_address(host).is_loopback
     except ValueError:

@@ -1,4 +1,4 @@
-"""What is laid over a project file before it is checked: includes, a profile, `--set`, variables, named sinks."""
+"""Overlays of a project file, applied before it is checked: includes, a profile, `--set`, variables, named sinks."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _KEY_PART = re.compile(r'"([^"]+)"|([^."]+)')
 
 
 def with_includes(tree: Tree, file: Path, errors: list[ProjectError]) -> Tree:
-    """The tree with the files it includes merged into it."""
+    """Merge the included files into the tree."""
     root = file.parent
     patterns = tree.data.get("include", [])
     for index, pattern in enumerate(patterns if isinstance(patterns, list) else []):
         where = tree.origin(("include", index))
         try:
-            found = [f for f in _matching(root, str(pattern)) if f.resolve() != file.resolve()]
-            for one in found:
-                tree = _include(tree, load_tree(one, one.relative_to(root).as_posix(), errors), errors)
+            files = [path for path in _matching(root, str(pattern)) if path.resolve() != file.resolve()]
+            for included in files:
+                tree = _include(tree, load_tree(included, included.relative_to(root).as_posix(), errors), errors)
         except ProjectError as error:
             errors.append(error.at(where))
     return tree
@@ -37,7 +37,7 @@ def _matching(root: Path, pattern: str) -> list[Path]:
         raise ProjectError("bad-value", message, hint="write e.g. streams/*.yaml, without variables")
     try:
         files = sorted(file for file in root.glob(pattern) if file.is_file())
-    except (ValueError, IndexError, NotImplementedError):  # what Python says to "." and to "**a"
+    except (ValueError, IndexError, NotImplementedError):  # Python's errors for "." and "**a"
         files = []
     if not files:
         raise ProjectError("missing-file", f"include '{pattern}' matches no file", hint=_RELATIVE)
@@ -57,17 +57,17 @@ def _include(tree: Tree, included: Tree, errors: list[ProjectError]) -> Tree:
 
 
 def _repeated(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[Path_]:
-    """Names that two files both give a value: within sections, or sections that are values themselves."""
-    found: list[Path_] = []
+    """Names that both files set: within sections, or sections that are values themselves."""
+    repeated: list[Path_] = []
     for section, entries in second.items():
         present = first.get(section)
         if section == "profiles" and isinstance(present, dict) and isinstance(entries, dict):
-            found.extend(_repeated_in_profiles(present, entries))
+            repeated.extend(_repeated_in_profiles(present, entries))
         elif isinstance(present, dict) and isinstance(entries, dict):
-            found.extend((section, name) for name in sorted(set(present) & set(entries)))
+            repeated.extend((section, name) for name in sorted(set(present) & set(entries)))
         elif present is not None and entries is not None:
-            found.append((section,))
-    return found
+            repeated.append((section,))
+    return repeated
 
 
 def _repeated_in_profiles(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[Path_]:
@@ -86,11 +86,11 @@ def _place(tree: Tree, path: Path_) -> str:
 
 
 def with_profile(tree: Tree, profile: str | None) -> Tree:
-    """The tree with a profile laid over it."""
+    """Apply a profile."""
     if profile is None:
         return tree
-    given = tree.data.get("profiles")
-    profiles = given if isinstance(given, dict) else {}
+    section = tree.data.get("profiles")
+    profiles = section if isinstance(section, dict) else {}
     if profile not in profiles:
         raise ProjectError(
             "unknown-profile",
@@ -103,7 +103,7 @@ def with_profile(tree: Tree, profile: str | None) -> Tree:
 
 
 def with_override(tree: Tree, text: str) -> Tree:
-    """The tree with one `--set a.b=value`. A part with dots in it is quoted: `spark.conf."spark.ui.port"=4040`."""
+    """Apply one `--set a.b=value`. A part that contains dots is quoted: `spark.conf."spark.ui.port"=4040`."""
     key, separator, value = text.partition("=")
     parts = [quoted or plain for quoted, plain in _KEY_PART.findall(key)]
     if not separator or not parts or ".".join(parts) != key.replace('"', ""):
@@ -128,29 +128,31 @@ def with_override(tree: Tree, text: str) -> Tree:
 def with_variables(
     tree: Tree, root: Path, secrets: Secrets, environment: Mapping[str, str], errors: list[ProjectError]
 ) -> Tree:
-    """The tree with all `${…}` filled in. Profiles stay as they are: the one in use has been laid over already."""
+    """Replace all `${…}` by their values. Profiles stay unchanged: the selected one is already applied."""
     declared, files = tree.data.get("variables"), tree.data.get("secrets")
     secret_files = files if isinstance(files, dict) else {}
-    # variables may refer to the environment and to secrets, not to each other
-    outside = Variables({}, secret_files, root, secrets, environment)
-    own = outside.fill(Tree({"variables": declared if isinstance(declared, dict) else {}}, tree.origins), errors)
-    variables = Variables(own.data["variables"], secret_files, root, secrets, environment)
+    # variables may refer to the environment and secrets, not to each other
+    environment_only = Variables({}, secret_files, root, secrets, environment)
+    own_variables = environment_only.fill(
+        Tree({"variables": declared if isinstance(declared, dict) else {}}, tree.origins), errors
+    )
+    variables = Variables(own_variables.data["variables"], secret_files, root, secrets, environment)
     choices = tree.data.get("choices")
-    wrong = variables.not_chosen(choices if isinstance(choices, dict) else {})
+    wrong = variables.disallowed(choices if isinstance(choices, dict) else {})
     errors.extend(error.at(tree.origin(("variables", name))) for name, error in wrong)
-    kept = {key: value for key, value in tree.data.items() if key in ("profiles", "variables")}
-    rest = {key: value for key, value in tree.data.items() if key not in kept}
+    unfilled = {key: value for key, value in tree.data.items() if key in ("profiles", "variables")}
+    rest = {key: value for key, value in tree.data.items() if key not in unfilled}
     filled = variables.fill(Tree(rest, tree.origins), errors)
     return Tree({key: filled.data.get(key, value) for key, value in tree.data.items()}, tree.origins)
 
 
 def with_named_sinks(tree: Tree, errors: list[ProjectError]) -> tuple[Tree, set[Path_]]:
-    """The tree with names of sinks in flows replaced by what they stand for, and the paths of those names.
+    """Replace names of sinks in flows by their definitions; also returns the paths of those names.
 
-    What is wrong with a named sink is said once, where it is written.
+    Errors of a named sink are reported once, where it is defined.
     """
-    flows, given = tree.data.get("flows"), tree.data.get("sinks")
-    named = given if isinstance(given, dict) else {}
+    flows, section = tree.data.get("flows"), tree.data.get("sinks")
+    named = section if isinstance(section, dict) else {}
     if not isinstance(flows, dict):
         return tree, set()
     replaced: dict[str, Any] = {}
@@ -174,4 +176,4 @@ def with_named_sinks(tree: Tree, errors: list[ProjectError]) -> tuple[Tree, set[
 def _unknown_sink(tree: Tree, flow: str, index: int, sink: str, known: list[str]) -> ProjectError:
     where = tree.origin(("flows", flow, "sinks", index))
     hint = did_you_mean(sink, known, "sinks and types")
-    return ProjectError("unknown-sink", f"flow '{flow}' names the sink '{sink}'", where=where, hint=hint)
+    return ProjectError("unknown-sink", f"flow '{flow}' uses the unknown sink '{sink}'", where=where, hint=hint)

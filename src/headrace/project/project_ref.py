@@ -1,5 +1,5 @@
-"""Which project a process of its own works for: it is told where the project is, never what is in it, so that no secret
-stands in an environment or a command line."""
+"""A reference to a project for child processes: its path and overlays, never its content, so that no secret is in an
+environment or a command line."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _VARIABLE = "HEADRACE_PROCESS"
 
 @dataclass(frozen=True)
 class ProjectRef:
-    """Which project, and what is laid over its file."""
+    """The path of a project and the overlays of its file."""
 
     path: Path
     profile: str | None = None
@@ -25,15 +25,15 @@ class ProjectRef:
 
     @classmethod
     def here(cls) -> Self:
-        """What this process was told by the one that started it."""
-        said = json.loads(os.environ[_VARIABLE])
-        return cls(Path(said["path"]), said["profile"], tuple(said["overrides"]))
+        """The reference that the parent process passed in the environment."""
+        fields = json.loads(os.environ[_VARIABLE])
+        return cls(Path(fields["path"]), fields["profile"], tuple(fields["overrides"]))
 
     def project(self) -> Project:
-        """The project, as its files are now."""
+        """Load the project from its current files."""
         return load(self.path, profile=self.profile, overrides=tuple(self.overrides))
 
     def environment(self) -> dict[str, str]:
-        """What tells it to a process."""
-        said = {"path": str(self.path.absolute()), "profile": self.profile, "overrides": list(self.overrides)}
-        return {_VARIABLE: json.dumps(said)}
+        """The environment variables that pass the reference to a child process."""
+        fields = {"path": str(self.path.absolute()), "profile": self.profile, "overrides": list(self.overrides)}
+        return {_VARIABLE: json.dumps(fields)}

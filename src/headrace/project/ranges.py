@@ -1,4 +1,4 @@
-"""Days and hours: as texts in `dates`, and as names of folders."""
+"""Ranges of days and hours, from `dates` and from folder names."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from datetime import UTC, date, datetime, timedelta
 
 @dataclass(frozen=True)
 class DateRange:
-    """Days or hours, both ends included: `begin` up to, not including, `end`."""
+    """A range of days or hours, from `begin` (inclusive) to `end` (exclusive)."""
 
     begin: datetime
     end: datetime
 
 
 def parse_ranges(text: str) -> list[DateRange]:
-    """The ranges of `start,end;start,end`, in UTC; a ValueError says what was expected."""
-    found = []
+    """Parse `start,end;start,end`, in UTC, both ends included. Raises ValueError with the expected form."""
+    ranges = []
     for part in text.split(";"):
         ends = [end.strip() for end in part.split(",")]
         if len(ends) != 2 or not all(ends):
             raise ValueError(f"'{part.strip()}' is not start,end; write e.g. 2026-01-01,2026-01-31")
-        (begin, _), (last, length) = _moment(ends[0]), _moment(ends[1])
+        (begin, _), (last, length) = _day_or_hour(ends[0]), _day_or_hour(ends[1])
         end = last + length
         if end <= begin:
             raise ValueError(f"'{part.strip()}' ends before it begins")
-        found.append(DateRange(begin, end))
-    return found
+        ranges.append(DateRange(begin, end))
+    return ranges
 
 
-def _moment(text: str) -> tuple[datetime, timedelta]:
-    """A day or an hour, and how long it lasts."""
+def _day_or_hour(text: str) -> tuple[datetime, timedelta]:
+    """A day or an hour, and its length."""
     try:
         if len(text) == len("2026-01-31"):
             return datetime.combine(date.fromisoformat(text), datetime.min.time(), UTC), timedelta(days=1)
@@ -43,7 +43,7 @@ def _moment(text: str) -> tuple[datetime, timedelta]:
 
 
 def folder_range(folders: Mapping[str, str]) -> DateRange | None:
-    """The day of `dt=2026-01-31`, or the hour when there is `hr=07` too; None without such folders."""
+    """The day of `dt=2026-01-31`, or the hour if there is `hr=07` too; None without such folders."""
     try:
         day = datetime.combine(date.fromisoformat(folders["dt"]), datetime.min.time(), UTC)
         if "hr" not in folders:

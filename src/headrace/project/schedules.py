@@ -1,4 +1,4 @@
-"""When flows of mode batch run by themselves."""
+"""Schedules of flows of mode batch."""
 
 from __future__ import annotations
 
@@ -11,37 +11,37 @@ from pydantic import Field, field_validator
 from headrace.core.component import Options
 from headrace.core.errors import did_you_mean
 
-_SOME_TIME = datetime(2026, 1, 1, tzinfo=UTC)
+_ANY_TIME = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class ScheduleSpec(Options):
-    """The times at which a flow runs, as cron understands them: minute, hour, day of month, month, day of week."""
+    """The times at which a flow runs, in cron syntax: minute, hour, day of month, month, day of week."""
 
     cron: str = Field(description="The five fields of cron.", examples=["30 0 * * *", "0 */4 * * MON-FRI"])
     zone: str = Field("UTC", description="The time zone they are meant in.", examples=["Asia/Kolkata"])
 
     @field_validator("cron")
     @classmethod
-    def _comes(cls, cron: str) -> str:
+    def _valid_cron(cls, cron: str) -> str:
         try:
             if len(cron.split()) != 5:
-                raise CronSimError("there are not five fields")
-            next(CronSim(cron, _SOME_TIME))
+                raise CronSimError("it needs five fields")
+            next(CronSim(cron, _ANY_TIME))
         except CronSimError as error:
-            raise ValueError(f"'{cron}' is not a time of cron: {str(error).lower()}") from None
+            raise ValueError(f"'{cron}' is not a cron expression: {str(error).lower()}") from None
         except StopIteration:
-            raise ValueError(f"'{cron}' never comes") from None
+            raise ValueError(f"'{cron}' never occurs") from None
         return cron
 
     @field_validator("zone")
     @classmethod
-    def _known(cls, zone: str) -> str:
+    def _known_zone(cls, zone: str) -> str:
         if zone not in available_timezones():
             raise ValueError(f"there is no time zone '{zone}'; {_nearest(zone)}")
         return zone
 
     def after(self, moment: datetime) -> datetime:
-        """The first time after a moment, in UTC."""
+        """The first time after `moment`, in UTC."""
         return next(CronSim(self.cron, moment.astimezone(ZoneInfo(self.zone)))).astimezone(UTC)
 
 

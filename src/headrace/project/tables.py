@@ -1,4 +1,4 @@
-"""What may stand under `tables:` of headrace.yaml."""
+"""The section `tables:` of headrace.yaml."""
 
 from __future__ import annotations
 
@@ -28,44 +28,44 @@ class TableSpec(Options):
     )
 
     def shape(self, name: str, context: Context) -> TableShape:
-        """The columns and the key, as the source and the options say. May connect."""
-        found = self.source.shape(context)
-        if self.key and found.key and tuple(self.key) != found.key:
+        """The columns and the key, from the source and the options. May connect."""
+        source_shape = self.source.shape(context)
+        if self.key and source_shape.key and tuple(self.key) != source_shape.key:
             raise ProjectError(
                 "table-key",
-                f"table '{name}' has the key {', '.join(self.key)}, and its source says {', '.join(found.key)}",
-                hint=f"leave out 'key' of tables.{name}: the source only tells what changes by its own key",
+                f"table '{name}' has the key {', '.join(self.key)}, but its source has {', '.join(source_shape.key)}",
+                hint=f"remove 'key' of tables.{name}: the source reports changes by its own key",
             )
-        shape = replace(found, key=found.key or tuple(self.key))
+        shape = replace(source_shape, key=source_shape.key or tuple(self.key))
         _require_key(name, shape)
         return shape
 
 
 def groups(tables: Mapping[str, TableSpec]) -> dict[str, dict[str, TableSpec]]:
-    """The tables by the groups that they are read in; those of one group are of one kind."""
-    found: dict[str, dict[str, TableSpec]] = {}
+    """The tables by table group; tables of one group are of one kind."""
+    by_group: dict[str, dict[str, TableSpec]] = {}
     for name, spec in tables.items():
-        found.setdefault(spec.source.group, {})[name] = spec
-    return found
+        by_group.setdefault(spec.source.group, {})[name] = spec
+    return by_group
 
 
 def _require_key(name: str, shape: TableShape) -> None:
     if not shape.key:
         raise ProjectError(
             "table-key",
-            f"nothing says what identifies a row of table '{name}'",
-            hint=f"name columns that do: tables.{name}.key: [id]",
+            f"table '{name}' has no key",
+            hint=f"declare the columns that identify a row: tables.{name}.key: [id]",
         )
     for column in shape.key:
         if column not in shape.columns.names:
             raise ProjectError(
                 "table-key",
-                f"the key of table '{name}' names '{column}'",
+                f"the key of table '{name}' contains the unknown column '{column}'",
                 hint=did_you_mean(column, shape.columns.names, "columns"),
             )
         if pa.types.is_nested(shape.columns.field(column).type):
             raise ProjectError(
                 "table-key",
-                f"the key of table '{name}' names '{column}', which is {shape.columns.field(column).type}",
-                hint="a row is identified by simple values: texts, numbers, times",
+                f"the key of table '{name}' contains '{column}' of type {shape.columns.field(column).type}",
+                hint="key columns must have simple types: strings, numbers, times",
             )

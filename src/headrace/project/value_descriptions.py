@@ -1,4 +1,4 @@
-"""Plain words for what a value should be and for what was found instead."""
+"""Descriptions of expected and actual values for error messages and the reference."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ _LIMITS = {
 _PLAIN = {"string": "text", "integer": "whole number", "boolean": "true or false", "object": "mapping"}
 
 
-def expected(detail: Any) -> str:
-    """What a validation error says the value should be."""
+def describe_expected(detail: Any) -> str:
+    """The expected value of a validation error."""
     kind = detail["type"]
     if kind in _LIMITS:
         return _LIMITS[kind].format(**detail["ctx"])
@@ -64,12 +64,12 @@ def expected(detail: Any) -> str:
 
 
 def is_about_type(detail: Any) -> bool:
-    """Whether the value is of a wrong type, not a wrong value of the right one."""
+    """Whether the error is about the type of a value, not about the value."""
     return detail["type"] not in _LIMITS and detail["type"] not in ("value_error", "assertion_error")
 
 
-def found(value: Any) -> str:
-    """What a value in a YAML file is, shown briefly."""
+def describe_value(value: Any) -> str:
+    """A short description of a value in a YAML file."""
     match value:
         case None:
             return "nothing"
@@ -86,23 +86,23 @@ def found(value: Any) -> str:
     return "something else"
 
 
-def type_in_words(schema: dict[str, Any]) -> str:
-    """The type of a JSON schema in plain words, for the reference pages."""
+def describe_type(schema: dict[str, Any]) -> str:
+    """The type of a JSON schema as text, for the reference pages."""
     if "const" in schema:
         return f"`{schema['const']}`" if isinstance(schema["const"], str) else f"`{json.dumps(schema['const'])}`"
     if "enum" in schema:
         return ", ".join(f"`{value}`" for value in schema["enum"])
     for key in ("anyOf", "oneOf"):
         if key in schema:
-            words = [type_in_words(part) for part in schema[key] if part.get("type") != "null"]
+            words = [describe_type(part) for part in schema[key] if part.get("type") != "null"]
             return " or ".join(dict.fromkeys(words))
     match schema.get("type"):
         case "array" if "prefixItems" in schema:
-            return f"list of {len(schema['prefixItems'])}: {', '.join(map(type_in_words, schema['prefixItems']))}"
+            return f"list of {len(schema['prefixItems'])}: {', '.join(map(describe_type, schema['prefixItems']))}"
         case "array":
-            return f"list of {type_in_words(schema.get('items', {}))}"
+            return f"list of {describe_type(schema.get('items', {}))}"
         case "object" if isinstance(schema.get("additionalProperties"), dict):
-            return f"mapping of names to {type_in_words(schema['additionalProperties'])}"
+            return f"mapping of names to {describe_type(schema['additionalProperties'])}"
         case "string" if schema.get("format") == "date-time":
             return "time"
         case str() as plain:

@@ -1,4 +1,4 @@
-"""`${NAME:-default}` in any value of the project file, and secrets that are never printed."""
+"""Fills in `${NAME:-default}` in values of the project file, and redacts secrets."""
 
 from __future__ import annotations
 
@@ -14,39 +14,39 @@ from urllib.parse import quote, quote_plus
 from headrace.core.errors import ProjectError, did_you_mean
 from headrace.project.yaml_tree import Path_, Tree
 
-# `$$` is a dollar sign; the last alternative catches references that are not well written
+# `$$` is a dollar sign; the last alternative matches malformed references
 _REFERENCE = re.compile(r"\$\$|\$\{(secret:)?([A-Za-z_][A-Za-z0-9_.-]*)(?::-([^}]*))?\}|\$\{[^}\n]*\}?")
 _HIDDEN = "****"
 
 
 def _forms(value: str) -> set[str]:
-    """A secret as it may be met: as it is, with escapes of Python or JSON, or as a part of an address."""
+    """The forms of a secret in output: plain, escaped by Python or JSON, or URL-encoded."""
     escaped = {repr(value)[1:-1], *(json.dumps(value, ensure_ascii=plain)[1:-1] for plain in (True, False))}
     return {value, *escaped, quote(value), quote(value, safe=""), quote_plus(value)}
 
 
 @dataclass
 class Secrets:
-    """The secret values met while loading, so that everything printed later can hide them."""
+    """The secret values read while loading, to redact them in all later output."""
 
     values: set[str] = field(default_factory=set)
 
     def redact(self, text: str) -> str:
-        """The text with every known secret hidden."""
+        """The text with every known secret redacted."""
         for value in sorted(self.values, key=len, reverse=True):
             for form in _forms(value):
                 text = text.replace(form, _HIDDEN)
         return text
 
     def add(self, value: str) -> None:
-        """Remember a value to hide. Nothing is too short: a hidden word too much does no harm."""
+        """Add a value to redact. Short values too: redacting too much is harmless."""
         if value:
             self.values.add(value)
 
 
 @dataclass(frozen=True)
 class Variables:
-    """Where names are looked up: the project's `variables:`, then the environment; secrets in files or environment."""
+    """Resolves references: the project's `variables:`, then the environment; secrets from files or the environment."""
 
     declared: Mapping[str, Any]
     secret_files: Mapping[str, Any]
@@ -55,7 +55,7 @@ class Variables:
     environment: Mapping[str, str] = field(default_factory=lambda: os.environ)
 
     def fill(self, tree: Tree, errors: list[ProjectError]) -> Tree:
-        """The tree with every reference replaced. What cannot be found is added to `errors`."""
+        """Replace every reference. Unresolved ones are added to `errors`."""
         return Tree(self._fill(tree.data, (), tree, errors), tree.origins)
 
     def _fill(self, value: Any, path: Path_, tree: Tree, errors: list[ProjectError]) -> Any:
@@ -73,36 +73,39 @@ class Variables:
     def _replace(self, text: str) -> Any:
         whole = _REFERENCE.fullmatch(text)
         if whole and whole[2] and not whole[1] and self.declared.get(whole[2]) is not None:
-            return self.declared[whole[2]]  # keeps numbers and lists what they are
-        return _REFERENCE.sub(self._one, text)
+            return self.declared[whole[2]]  # keeps the type of numbers and lists
+        return _REFERENCE.sub(self._resolve, text)
 
-    def _one(self, match: re.Match[str]) -> str:
+    def _resolve(self, match: re.Match[str]) -> str:
         if match[0] == "$$":
             return "$"
         secret, name, default = match.groups()
         if name is None:
             raise _malformed(match[0])
-        found = self._secret(name) if secret else self.text(name)
-        if found is not None and secret:
-            self.secrets.add(found)
-        if found is None:
-            found = default  # stands in the file for all to read, so it is no secret
-        if found is None:
+        value = self._secret(name) if secret else self.text(name)
+        if value is not None and secret:
+            self.secrets.add(value)
+        if value is None:
+            value = default  # written in the file in plain text, so not a secret
+        if value is None:
             raise self._missing(name, bool(secret))
-        return found
+        return value
 
     def text(self, name: str) -> str | None:
-        """A variable as it stands within a text; None when it has no value."""
+        """The value of a variable as text; None if it has none."""
         value = self.declared.get(name)
         return self.environment.get(name) if value is None else _as_text(value)
 
-    def not_chosen(self, choices: Mapping[str, Any]) -> Iterator[tuple[str, ProjectError]]:
-        """The variables whose value is none of those they may have, each with what is wrong."""
+    def disallowed(self, choices: Mapping[str, Any]) -> Iterator[tuple[str, ProjectError]]:
+        """The variables whose value is not among their `choices`, each with its error."""
         for name, allowed in choices.items():
-            found, texts = self.text(name), [_as_text(one) for one in allowed] if isinstance(allowed, list) else []
-            if found is not None and texts and found not in texts:
-                message = f"variable '{name}' cannot be '{found}'"
-                yield name, ProjectError("bad-value", message, hint=did_you_mean(found, texts, "values"))
+            value, allowed_texts = (
+                self.text(name),
+                [_as_text(choice) for choice in allowed] if isinstance(allowed, list) else [],
+            )
+            if value is not None and allowed_texts and value not in allowed_texts:
+                message = f"variable '{name}' cannot be '{value}'"
+                yield name, ProjectError("bad-value", message, hint=did_you_mean(value, allowed_texts, "values"))
 
     def _secret(self, name: str) -> str | None:
         if name not in self.secret_files:
@@ -141,8 +144,8 @@ def names_in(value: Any) -> set[str]:
     if isinstance(value, dict | list):
         parts = value.values() if isinstance(value, dict) else value
         return {name for part in parts for name in names_in(part)}
-    found = _REFERENCE.finditer(value) if isinstance(value, str) else ()
-    return {match[2] for match in found if match[2] and not match[1]}
+    references = _REFERENCE.finditer(value) if isinstance(value, str) else ()
+    return {match[2] for match in references if match[2] and not match[1]}
 
 
 def _malformed(text: str) -> ProjectError:

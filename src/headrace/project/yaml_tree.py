@@ -1,4 +1,4 @@
-"""YAML as a plain tree whose every value remembers its file and line."""
+"""YAML as a tree of plain data with the file and line of every value."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from headrace.core.errors import Origin, ProjectError, ProjectErrors
 Path_ = tuple[str | int, ...]
 
 _MAX_BYTES = 4 * 1024 * 1024
-# aliases are copied wherever they are used, so a small file can stand for a huge tree
+# aliases are copied at each use, so a small file can expand to a huge tree
 _MAX_VALUES = 100_000
 _MAX_DEPTH = 100
 _TEXT_TAGS = ("tag:yaml.org,2002:timestamp", "tag:yaml.org,2002:str")
 _MERGE_TAG = "tag:yaml.org,2002:merge"
-# to YAML the bracket of `{rate: ${RATE}}` begins a mapping
+# in YAML the bracket of `{rate: ${RATE}}` starts a mapping
 _BARE_REFERENCE = re.compile(r"[{\[](?:.*[:,\s])?[^\s\"',\[{]*\$\{")
 
 
 @dataclass(frozen=True)
 class TextOrigin(Origin):
-    """The origin of a text that stands on several lines of its file."""
+    """The origin of a string on several lines of its file."""
 
     first_line: int = 1
-    """The file's line on which `raw` begins."""
+    """The line of the file where `raw` begins."""
     raw: str = ""
-    """The text as it is written in the file."""
+    """The string as written in the file."""
     literal: bool = False
-    """Whether lines of the text are lines of the file (`|`)."""
+    """Whether lines of the string are lines of the file (`|`)."""
 
     def line_in_file(self, text: str, line: int, offset: int | None) -> int:
-        """The file's line of a place in the text, given by its line and, if known, its offset."""
+        """The line in the file of a position in the string, given as line and, if known, offset."""
         if self.literal:
             return self.first_line + line - 1
-        # folding changes white space only: the n-th visible character is the same in both
+        # folding changes white space only: the n-th visible character is the same
         lines = text.splitlines(keepends=True)
         start = len("".join(lines[: line - 1])) if offset is None else offset
         visible = sum(not char.isspace() for char in text[:start])
@@ -52,17 +52,17 @@ class TextOrigin(Origin):
 
 @dataclass(frozen=True)
 class Tree:
-    """Data as loaded, and the origin of every path in it. `data` is never changed in place: edits return new trees."""
+    """Loaded data and the origin of every path in it. Immutable: edits return new trees."""
 
     data: dict[str, Any]
     origins: dict[Path_, Origin] = field(default_factory=dict)
 
     def origin(self, path: Path_) -> Origin | None:
-        """Where the value at `path`, or its nearest parent, was written."""
+        """The origin of the value at `path` or of its nearest parent."""
         for length in range(len(path), -1, -1):
-            found = self.origins.get(path[:length])
-            if found is not None:
-                return Origin(found.file, found.line, dotted(path))
+            origin = self.origins.get(path[:length])
+            if origin is not None:
+                return Origin(origin.file, origin.line, dotted(path))
         return None
 
 
@@ -75,7 +75,7 @@ def dotted(path: Path_) -> str:
 
 
 def load_tree(file: Path, shown: str, errors: list[ProjectError] | None = None) -> Tree:
-    """The tree of one YAML file. `shown` is the name errors give it; for `errors` see `parse_tree`."""
+    """The tree of a YAML file. `shown` is its name in errors; for `errors` see `parse_tree`."""
     try:
         if file.stat().st_size > _MAX_BYTES:
             raise _bad_yaml(shown, None, "is larger than 4 MB", "split it and use 'include:'")
@@ -84,7 +84,7 @@ def load_tree(file: Path, shown: str, errors: list[ProjectError] | None = None) 
         raise _bad_yaml(shown, None, "is not UTF-8 text", "save it as UTF-8") from error
     except OSError as error:
         message = f"{shown} cannot be read: {error.strerror}"
-        hint = "give yourself the right to read it, e.g. chmod +r"
+        hint = "make it readable, e.g. chmod +r"
         raise ProjectError("file-unreadable", message, where=Origin(shown), hint=hint) from error
     return parse_tree(text, shown, errors)
 
@@ -92,7 +92,7 @@ def load_tree(file: Path, shown: str, errors: list[ProjectError] | None = None) 
 def parse_tree(text: str, shown: str, errors: list[ProjectError] | None = None) -> Tree:
     """The tree of a YAML text, which must be a mapping.
 
-    Keys that are written twice are added to `errors`, so that the rest can be checked too; else they are raised.
+    Duplicate keys are added to `errors`, so that the rest can be checked too; without `errors` they are raised.
     """
     node = _compose(text, shown)
     if node is None:
@@ -139,19 +139,19 @@ def _bad_yaml(shown: str, line: int | None, problem: str, hint: str) -> ProjectE
 
 
 class _Builder:
-    """Turns YAML nodes into plain data and notes where each value stands."""
+    """Builds plain data from YAML nodes and records the origin of each value."""
 
     def __init__(self, shown: str, text: str) -> None:
         self.shown = shown
         self.text = text
         self.origins: dict[Path_, Origin] = {}
         self.repeated: list[ProjectError] = []
-        """Keys that are written twice; the first one stays."""
+        """Duplicate keys; the first one is used."""
         self.built = 0
         self.scalars = yaml.SafeLoader("")
 
     def build(self, node: yaml.Node, path: Path_) -> Any:
-        """The data of a node, and of all below it."""
+        """The data of a node and its children."""
         self.built += 1
         if self.built > _MAX_VALUES or len(path) > _MAX_DEPTH:
             line = node.start_mark.line + 1
@@ -164,12 +164,12 @@ class _Builder:
         return self._scalar(node)
 
     def refuse_repeated(self) -> None:
-        """Raise what is wrong with keys, if anything is."""
+        """Raise the errors about duplicate keys, if any."""
         if self.repeated:
             raise ProjectErrors(self.repeated)
 
     def _scalar(self, node: yaml.Node) -> Any:
-        # dates stay text, as in JSON: kinds parse the times they understand
+        # dates stay strings, as in JSON: kinds parse their own times
         if node.tag in _TEXT_TAGS:
             return node.value
         try:
@@ -185,7 +185,7 @@ class _Builder:
         if not isinstance(node, yaml.ScalarNode) or start.line == end.line:
             return Origin(self.shown, line, dotted(path))
         raw, first = self.text[start.index : end.index], start.line + 1
-        if node.style in ("|", ">"):  # the text begins on the line after the sign
+        if node.style in ("|", ">"):  # the string begins on the next line
             raw, first = raw.partition("\n")[2], first + 1
         elif node.style in ("'", '"'):
             raw = raw[1:]
@@ -216,12 +216,12 @@ class _Builder:
         return str(node.value)
 
     def _note_repeated(self, node: yaml.Node, path: Path_, first: int) -> None:
-        message = f"key '{path[-1]}' is written twice (first on line {first})"
+        message = f"duplicate key '{path[-1]}' (first on line {first})"
         where = Origin(self.shown, node.start_mark.line + 1, dotted(path))
         self.repeated.append(ProjectError("duplicate-key", message, where=where, hint="keep one of them"))
 
     def _merge_key(self, node: yaml.Node, path: Path_, result: dict[str, Any]) -> None:
-        """`<<: *base`: the keys of another mapping (the first of several wins), unless written here."""
+        """`<<: *base`: the keys of another mapping (the first of several wins), unless set here."""
         sources = node.value if isinstance(node, yaml.SequenceNode) else [node]
         here = self.origins[path]
         for source in reversed(sources):
@@ -232,15 +232,15 @@ class _Builder:
             self.origins[path] = here
 
     def _forget(self, path: Path_) -> None:
-        for known in [p for p in self.origins if len(p) > len(path) and p[: len(path)] == path]:
-            del self.origins[known]
+        for child in [p for p in self.origins if len(p) > len(path) and p[: len(path)] == path]:
+            del self.origins[child]
 
 
 def merge(base: Tree, over: Tree, at: Path_ = ()) -> Tree:
-    """`base` with the values of `over` laid over it: mappings merge, everything else is replaced.
+    """Merge `over` into `base`: mappings are merged, all other values replaced.
 
-    A component of another `type` is replaced too: the options of a Kafka topic mean nothing to files. `at` is where
-    the values of `over` stand among its origins.
+    A component of another `type` is replaced too: options of Kafka do not apply to files. `at` is the path of the
+    values of `over` in its origins.
     """
     origins = dict(base.origins)
     data = _merge(base.data, over.data, (), over, origins, at)
@@ -253,21 +253,21 @@ def _merge(base: Any, over: Any, path: Path_, tree: Tree, origins: dict[Path_, O
         for key, value in over.items():
             merged[key] = _merge(base.get(key), value, (*path, key), tree, origins, at)
         return merged
-    for known in [p for p in origins if p[: len(path)] == path]:
-        del origins[known]
-    for known, origin in tree.origins.items():
-        if known[: len(at) + len(path)] == (*at, *path):
-            origins[known[len(at) :]] = origin
+    for child in [p for p in origins if p[: len(path)] == path]:
+        del origins[child]
+    for child, origin in tree.origins.items():
+        if child[: len(at) + len(path)] == (*at, *path):
+            origins[child[len(at) :]] = origin
     return over
 
 
 def _another_kind(base: dict[str, Any], over: dict[str, Any], path: Path_) -> bool:
-    """Whether both are components, of two kinds. A variable may well be called `type`."""
+    """Whether both are components of different kinds. Variables are excluded: one may be named `type`."""
     return path[:1] != ("variables",) and "type" in base and over.get("type", base["type"]) != base["type"]
 
 
 def subtree(tree: Tree, path: Path_) -> Tree:
-    """The mapping at `path`, keeping the whole tree's origins (see `merge`, whose `at` is then `path`)."""
+    """The mapping at `path` with the origins of the whole tree (for `merge` with `at=path`)."""
     data: Any = tree.data
     for part in path:
         data = data[part]

@@ -13,7 +13,7 @@ from pydantic.fields import FieldInfo
 from headrace.core.component import Component
 from headrace.core.durations import format_duration
 from headrace.project.error_location import family_of, keys_of
-from headrace.project.value_descriptions import type_in_words
+from headrace.project.value_descriptions import describe_type
 from headrace.reference.markdown import table
 
 
@@ -51,7 +51,7 @@ def _type(field: FieldInfo, node: dict[str, Any], models: dict[str, Any], home: 
     """Return the type in words. A nested mapping has its own table on the page."""
     if "timedelta" in str(field.annotation):
         return "duration"
-    words = type_in_words(_resolved(node, models))
+    words = describe_type(_resolved(node, models))
     family = family_of(field)
     return words if family is None else words.replace("kind", f"[{family.removesuffix('s')}]({home}index.md#{family})")
 

@@ -1,1 +1,1 @@
-"""What can be learned from a SQL text, and rewritten in it, without Spark."""
+"""Parses, analyses and rewrites SQL without Spark."""

@@ -1,4 +1,4 @@
-"""One spelling for expressions that mean the same: letter case, layout, brackets, comments."""
+"""A canonical spelling for equivalent expressions: letter case, layout, brackets, comments."""
 
 from __future__ import annotations
 
@@ -13,14 +13,12 @@ _INTERVAL = re.compile(r"(\d+)\s*([a-z]+?)s?")
 
 
 def canonical(node: exp.Expr) -> str:
-    """The text of an expression or query in its one spelling."""
-    return _plain(node.copy().transform(_one_spelling)).sql(
-        dialect=DIALECT, comments=False, normalize_functions="lower"
-    )
+    """The canonical text of an expression or query."""
+    return _plain(node.copy().transform(_normalise)).sql(dialect=DIALECT, comments=False, normalize_functions="lower")
 
 
 def conjuncts(condition: exp.Expr) -> Iterator[exp.Expr]:
-    """The parts of a condition that must all hold."""
+    """The parts of a condition joined by AND."""
     if isinstance(condition, exp.And):
         yield from conjuncts(condition.left)
         yield from conjuncts(condition.right)
@@ -36,7 +34,7 @@ def _plain(node: exp.Expr) -> exp.Expr:
     return node
 
 
-def _one_spelling(node: exp.Expr) -> exp.Expr:
+def _normalise(node: exp.Expr) -> exp.Expr:
     if isinstance(node, exp.Identifier):
         return exp.to_identifier(node.name.lower(), quoted=not re.fullmatch(r"[A-Za-z_]\w*", node.name))
     if isinstance(node, exp.Paren) and isinstance(node.parent, exp.Where | exp.Having | exp.Alias):
@@ -50,11 +48,11 @@ def _one_spelling(node: exp.Expr) -> exp.Expr:
 
 
 def _is_length(node: exp.Expr) -> bool:
-    """Whether a text is the size of a window: '10 seconds'."""
+    """Whether a string literal is the size of a window: '10 seconds'."""
     parent = node.parent
     return isinstance(parent, exp.Anonymous) and parent.name.lower() in ("window", "session_window")
 
 
 def _length(text: str) -> str:
-    found = _INTERVAL.fullmatch(text.strip().lower())
-    return f"{int(found[1])} {found[2]}" if found else text.lower()
+    match = _INTERVAL.fullmatch(text.strip().lower())
+    return f"{int(match[1])} {match[2]}" if match else text.lower()

@@ -1,4 +1,4 @@
-"""Columns that a query uses and no input has. Only what is certainly wrong: all else is left to Spark."""
+"""Finds columns that no input has. Only certain errors are reported; Spark reports the others."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sqlglot import exp
 from headrace.core.errors import did_you_mean
 from headrace.sql.query import Query, SqlError, cte_of
 
-# names that Spark understands although no input has them
+# names that Spark resolves although no input has them
 _SPARK_NAMES = {"window", "session_window", "grouping__id", "_metadata"} | {
     "current_date", "current_timestamp", "current_time", "current_user", "current_catalog", "current_database",
     "current_schema", "current_timezone", "localtimestamp", "now", "user", "session_user", "all", "default",
@@ -27,7 +27,7 @@ _OPAQUE = {
 
 
 def unknown_columns(query: Query, schemas: Mapping[str, pa.Schema]) -> list[SqlError]:
-    """One error per column that no input has and no part of the query names."""
+    """One error per column that neither an input nor the query itself defines."""
     inputs = {name.lower(): name for name in schemas}
     if not _transparent(query, set(inputs)):
         return []
@@ -53,7 +53,7 @@ def unknown_columns(query: Query, schemas: Mapping[str, pa.Schema]) -> list[SqlE
 
 
 def _transparent(query: Query, inputs: set[str]) -> bool:
-    """Whether all columns in sight are those of known inputs or named in the query itself."""
+    """Whether all visible columns are those of known inputs or defined in the query."""
     if any(token.text.lower() in _OPAQUE for token in query.tokens):
         return False
     for table in query.tree.find_all(exp.Table):
@@ -67,19 +67,19 @@ def _transparent(query: Query, inputs: set[str]) -> bool:
 
 
 def _relations(query: Query, inputs: Mapping[str, str]) -> dict[str, set[str]]:
-    """What a qualifier stands for: inputs, or nothing known (a CTE or subquery)."""
-    found: dict[str, set[str]] = {}
+    """The inputs of a qualifier; empty for a CTE or subquery."""
+    inputs_of: dict[str, set[str]] = {}
     for table in query.inputs:
-        found.setdefault(table.alias_or_name.lower(), set()).add(inputs[table.name.lower()])
+        inputs_of.setdefault(table.alias_or_name.lower(), set()).add(inputs[table.name.lower()])
     plain = {id(table.args.get("alias")) for table in query.inputs}
     for alias in query.tree.find_all(exp.TableAlias):
         if id(alias) not in plain:
-            found[alias.name.lower()] = set()
-    return found
+            inputs_of[alias.name.lower()] = set()
+    return inputs_of
 
 
 def _declared(query: Query) -> set[str]:
-    """Every name the query introduces, and the fields it takes out of structs: they name columns of subqueries."""
+    """All names the query defines, and fields it selects from structs: they are columns of subqueries."""
     names = {
         identifier.name.lower()
         for identifier in query.tree.find_all(exp.Identifier)

@@ -1,4 +1,4 @@
-"""A query at a moment: what asks for the time gets this one, also when the query runs again."""
+"""Replaces the current time in a query by a fixed one, so that a repeated run gives the same result."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from headrace.sql.query import DIALECT, parse
 _CLOCKS = exp.CurrentTimestamp | exp.CurrentDate | exp.Localtimestamp
 
 
-def at_moment(sql: str, moment: datetime) -> str:
-    """The query with this moment in place of now; the text as it is when it does not ask for the time."""
+def with_fixed_time(sql: str, moment: datetime) -> str:
+    """The query with `moment` instead of now; the unchanged text if it does not use the current time."""
     tree = parse(sql).tree
     if not any(_is_clock(node) for node in tree.walk()):
         return sql
     text = moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")
 
-    def told(node: exp.Expr) -> exp.Expr:
+    def replaced(node: exp.Expr) -> exp.Expr:
         if not _is_clock(node):
             return node
         if isinstance(node, exp.CurrentDate):
@@ -27,7 +27,7 @@ def at_moment(sql: str, moment: datetime) -> str:
             return exp.cast(exp.Literal.string(text), "timestamp_ntz", dialect=DIALECT)
         return exp.cast(exp.Literal.string(f"{text}Z"), "timestamp", dialect=DIALECT)
 
-    return tree.transform(told).sql(DIALECT)
+    return tree.transform(replaced).sql(DIALECT)
 
 
 def _is_clock(node: exp.Expr) -> bool:

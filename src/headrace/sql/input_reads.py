@@ -1,8 +1,8 @@
-"""What a query takes from each input: the columns to decode, and simple conditions to apply while decoding.
+"""What a query reads of each input: the columns to decode, and simple conditions to apply while decoding.
 
-Everything here errs on the safe side. A column is left out only when its name stands nowhere in the text where it could
-mean that column; so whatever the names left mean to Spark, they mean the same with the unused columns there. A row is
-left out only when a WHERE directly over the input drops it for certain.
+The result is conservative. A column is dropped only if its name occurs nowhere in the text where it could mean that
+column, so the remaining names mean the same to Spark. A row is dropped only if a WHERE directly over the input drops
+it for certain.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from sqlglot.tokenizer_core import Token, TokenType
 from headrace.core.filters import ColumnFilter
 from headrace.sql.query import Query, cte_of
 
-# words after which a query may use columns it does not name
+# keywords after which a query may use columns it does not name
 _IMPLICIT = {"natural", "pivot", "unpivot", "table", "identifier", "match_recognize", "|>"}
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 @dataclass(frozen=True)
 class InputReads:
-    """What a query takes from one input."""
+    """The columns and filters of one input."""
 
     columns: tuple[str, ...] | None
-    """The columns it uses, or None for all of them."""
+    """The columns it uses; None for all."""
     filters: tuple[ColumnFilter, ...] = ()
 
 
-def reads(
+def input_reads(
     query: Query, schemas: Mapping[str, pa.Schema], keep: Mapping[str, str] | None = None
 ) -> dict[str, InputReads]:
-    """What `query` takes from each input. `keep` names, per input, a column that must not be filtered early."""
+    """The reads of each input. `keep`: per input, a column that must not be filtered early."""
     used = None if _uses_all(query) else _names_used(query, schemas)
     result = {}
     for name, schema in schemas.items():
@@ -47,7 +47,7 @@ def reads(
 def _is_used(column: str, names: set[str], text: str) -> bool:
     if _PLAIN_NAME.fullmatch(column):
         return column.lower() in names
-    # an odd name can only stand in back quotes; outside ASCII, Spark may fold case in other ways
+    # other names need back quotes; outside ASCII, Spark may fold case differently
     return not column.isascii() or column.lower().replace("`", "``") in text.lower()
 
 
@@ -58,7 +58,7 @@ def _uses_all(query: Query) -> bool:
 
 
 def _names_used(query: Query, schemas: Mapping[str, pa.Schema]) -> dict[str, set[str]]:
-    """Per input, the lower-case names that may mean one of its columns."""
+    """Per input, the lower-case names that may refer to one of its columns."""
     used: dict[str, set[str]] = {name: set() for name in schemas}
     relations = _relations(query, schemas)
     columns = {column.lower() for schema in schemas.values() for column in schema.names}
@@ -76,22 +76,22 @@ def _names_used(query: Query, schemas: Mapping[str, pa.Schema]) -> dict[str, set
 
 
 def _relations(query: Query, schemas: Mapping[str, pa.Schema]) -> dict[str, set[str]]:
-    """The inputs that a qualifier may stand for. A CTE or subquery stands for none: the names inside it count."""
+    """The inputs that a qualifier may refer to; none for a CTE or subquery, whose inner names count."""
     inputs = {name.lower(): name for name in schemas}
-    found: dict[str, set[str]] = {}
+    inputs_of: dict[str, set[str]] = {}
     for alias in query.tree.find_all(exp.TableAlias):
-        found.setdefault(alias.name.lower(), set())
+        inputs_of.setdefault(alias.name.lower(), set())
     for table in query.tree.find_all(exp.Table):
         name = inputs.get(table.name.lower())
         for word in (table.name.lower(), table.alias_or_name.lower()):
-            found.setdefault(word, set())
+            inputs_of.setdefault(word, set())
             if name is not None and cte_of(table) is None:
-                found[word].add(name)
-    return found
+                inputs_of[word].add(name)
+    return inputs_of
 
 
 def _chains(tokens: tuple[Token, ...]) -> Iterator[list[str]]:
-    """Dotted names, lower-case: `o.driver.name` gives [o, driver, name]. What follows AS is a new name, not a use."""
+    """Dotted names in lower case: `o.driver.name` gives [o, driver, name]. A name after AS is new, not a use."""
     index = 0
     while index < len(tokens):
         start = index
@@ -108,10 +108,10 @@ def _chains(tokens: tuple[Token, ...]) -> Iterator[list[str]]:
 
 
 def _filters(query: Query, name: str, schema: pa.Schema, keep: str | None) -> tuple[ColumnFilter, ...]:
-    """Conditions on one input that its rows must fulfil to have any part in the result.
+    """Conditions on one input that all rows of the result fulfil.
 
-    Holds over any kind of join: none of these conditions is true for null, so a row of the other side that would be
-    left without its partner is dropped by the same WHERE.
+    Valid for any kind of join: no condition is true for null, so the same WHERE drops a row of the other side that
+    loses its match.
     """
     tables = [table for table in query.inputs if table.name.lower() == name.lower()]
     if len(tables) != 1 or any(token.text == "|>" for token in query.tokens):
@@ -122,19 +122,19 @@ def _filters(query: Query, name: str, schema: pa.Schema, keep: str | None) -> tu
     if select is None or where is None:
         return ()
     alone = not select.args.get("joins") and not select.args.get("laterals")
-    found = []
+    filters = []
     for condition in _conjuncts(where.this):
         field = _field_in(condition, table, schema, alone)
         if field is None or field.name.lower() == (keep or "").lower():
             continue
-        made = ColumnFilter.from_sql(condition, field)
-        if made is not None and not _depends_on_escapes(made, query):
-            found.append(made)
-    return tuple(dict.fromkeys(found))
+        filter_ = ColumnFilter.from_sql(condition, field)
+        if filter_ is not None and not _depends_on_escapes(filter_, query):
+            filters.append(filter_)
+    return tuple(dict.fromkeys(filters))
 
 
 def _select_over(table: exp.Table) -> exp.Select | None:
-    """The SELECT whose FROM or JOIN names the table itself, without sampling, pivot or time travel in between."""
+    """The SELECT whose FROM or JOIN contains the table, without sampling, pivot or time travel."""
     if any(table.args.get(key) for key in ("sample", "pivots", "version", "when", "joins", "laterals")):
         return None
     clause = table.parent
@@ -143,7 +143,7 @@ def _select_over(table: exp.Table) -> exp.Select | None:
 
 
 def _field_in(condition: exp.Expr, table: exp.Table, schema: pa.Schema, alone: bool) -> pa.Field | None:
-    """The one column of the table that a condition is about."""
+    """The only column of a condition, if it belongs to the table."""
     columns = list(condition.find_all(exp.Column))
     if len(columns) != 1 or isinstance(columns[0].this, exp.Star):
         return None
@@ -157,9 +157,9 @@ def _field_in(condition: exp.Expr, table: exp.Table, schema: pa.Schema, alone: b
     return schema.field(names.index(name))
 
 
-def _depends_on_escapes(made: ColumnFilter, query: Query) -> bool:
+def _depends_on_escapes(filter_: ColumnFilter, query: Query) -> bool:
     """Spark and sqlglot read backslashes and doubled quotes in strings differently."""
-    return "\\" in query.sql and any(isinstance(value, str) for value in made.values)
+    return "\\" in query.sql and any(isinstance(value, str) for value in filter_.values)
 
 
 def _conjuncts(condition: exp.Expr) -> Iterator[exp.Expr]:

@@ -1,12 +1,11 @@
-"""When a row comes too late for a stateful query: Spark's own rule, read from the SQL.
+"""When a row is too late for a stateful query: Spark's rule, derived from the SQL.
 
-Spark drops a row whose last window has ended at the watermark or before, whose session would have, or — where the event
-time itself is a key of a GROUP BY, a DISTINCT or part of a join condition — whose time is not after it. Such rows can
-be kept elsewhere before Spark sees them, if it is certain that nothing but the stateful operator would have used them.
-It is certain only when the query has one stateful operator, reads every input once and hands the event time down to the
-operator as it is. In every other case there is no rule: Spark drops late rows by itself, and its own count is all that
-is known of them. Conditions that only Spark can evaluate come after this: a row is late whether or not a WHERE would
-have kept it.
+Spark drops a row if its last window, or its session, ends at or before the watermark. Where the event time itself is a
+key of GROUP BY, DISTINCT or a join, it drops a row whose time is not after the watermark. Such rows can be stored
+before Spark sees them, if it is certain that only the stateful operator would use them: the query has one stateful
+operator, reads every input once and passes the event time unchanged to the operator. In all other cases there is no
+rule: Spark drops late rows itself, and only their count is known. Conditions that only Spark can evaluate apply later:
+a row is late whether or not a WHERE would keep it.
 """
 
 from __future__ import annotations
@@ -37,8 +36,8 @@ _PART = re.compile(r"(-?\d{1,12})\s+([a-z]+?)s?(?:\s+|$)")
 class LateRule:
     """The end of a row's last window: `size` after the last multiple of `slide` (plus `offset`) up to its time.
 
-    All in microseconds. A session is a window of `gap` that begins at any microsecond, a bare event time one without
-    length. A row is late when that end is not after the watermark.
+    All in microseconds. A session is a window of `gap` that begins at any microsecond, a plain event time a window of
+    length 0. A row is late if that end is not after the watermark.
     """
 
     size: int = 0
@@ -46,7 +45,7 @@ class LateRule:
     offset: int = 0
 
     def end(self, time: int) -> int:
-        """When the last window with a row of this time ends."""
+        """The end of the last window of a row with this time."""
         return (time - self.offset) // self.slide * self.slide + self.offset + self.size
 
     def bound(self, watermark: int) -> int:
@@ -54,7 +53,7 @@ class LateRule:
         return self.offset + ((watermark - self.offset - self.size) // self.slide + 1) * self.slide
 
 
-_AS_IT_IS = LateRule()
+_EVENT_TIME = LateRule()
 
 
 @dataclass(frozen=True)
@@ -68,21 +67,21 @@ class TimedInput:
 def late_rules(
     query: Query, inputs: Mapping[str, TimedInput], inlined: Mapping[str, Query] | None = None
 ) -> dict[str, LateRule]:
-    """The rule of each input that has one. `inlined` are the queries behind names that are no inputs."""
-    queries = {name.lower(): one for name, one in (inlined or {}).items()}
+    """The rule of each input that has one. `inlined`: the queries of names that are not inputs."""
+    queries = {name.lower(): part for name, part in (inlined or {}).items()}
     every = [query, *queries.values()]
-    if any(_is_opaque(one) for one in every) or not _read_once(every):
+    if any(_is_opaque(part) for part in every) or not _read_once(every):
         return {}
-    operators = [(one, node) for one in every for node in _operators(one)]
+    operators = [(part, node) for part in every for node in _operators(part)]
     if len(operators) != 1:
         return {}
     names = {name.lower(): name for name in inputs}
-    tracer = _EventTimeTracer(queries, {name.lower(): one for name, one in inputs.items()})
+    tracer = _EventTimeTracer(queries, {name.lower(): part for name, part in inputs.items()})
     return {names[name]: rule for name, rule in tracer.operator(operators[0][1]).items()}
 
 
 def _is_opaque(query: Query) -> bool:
-    """Whether rows may take ways that are not looked into here, or be counted before they reach the operator."""
+    """Whether rows may take paths that are not analysed here, or are counted before the operator."""
     tree = query.tree
     if any(token.text == "|>" for token in query.tokens) or tree.find(exp.Pivot, exp.Except, exp.Intersect):
         return True
@@ -101,18 +100,18 @@ def _is_relation(select: exp.Select) -> bool:
 
 
 def _read_once(queries: list[Query]) -> bool:
-    """Whether no input, CTE or inlined flow is named twice: a row could go more than one way."""
-    seen: Counter[object] = Counter()
+    """Whether no input, CTE or inlined flow is read twice: a row could take several paths."""
+    uses: Counter[object] = Counter()
     for query in queries:
         for table in query.tree.find_all(exp.Table):
             if table.name and not table.db and table.find_ancestor(exp.Hint) is None:
                 cte = cte_of(table)
-                seen[table.name.lower() if cte is None else id(cte)] += 1
-    return max(seen.values(), default=0) <= 1
+                uses[table.name.lower() if cte is None else id(cte)] += 1
+    return max(uses.values(), default=0) <= 1
 
 
 def _operators(query: Query) -> Iterator[exp.Expr]:
-    """What keeps state: a SELECT that aggregates or is distinct, a UNION without ALL, a join of inputs."""
+    """The stateful operators: a SELECT that aggregates or is distinct, a UNION without ALL, a join of inputs."""
     for node in query.tree.find_all(exp.Select, exp.Union):
         if not query.reads_input(node):
             continue
@@ -124,17 +123,19 @@ def _operators(query: Query) -> Iterator[exp.Expr]:
 
 
 def _joins_inputs(query: Query, join: exp.Join) -> bool:
-    """Whether both sides of a join are streams; in brackets that is taken to be so."""
+    """Whether both sides of a join are streams; assumed for a join in brackets."""
     if not isinstance(join.parent, exp.Select):
         return True
     before = join.parent.args["joins"][: join.index]
-    left = [join.parent.args.get("from_"), *(one.this for one in before)]
-    return query.reads_input(join.this) and any(query.reads_input(one) for one in left if one is not None)
+    left = [join.parent.args.get("from_"), *(relation.this for relation in before)]
+    return query.reads_input(join.this) and any(
+        query.reads_input(relation) for relation in left if relation is not None
+    )
 
 
 @dataclass(frozen=True)
 class _EventTimeTracer:
-    """Follows the event time from the operator down to the inputs."""
+    """Traces the event time from the operator to the inputs."""
 
     inlined: Mapping[str, Query]
     inputs: Mapping[str, TimedInput]
@@ -144,18 +145,18 @@ class _EventTimeTracer:
             case exp.Join():
                 return self._join(node)
             case exp.Select() if node.args.get("group") or aggregates(node):
-                found = [self._expression(key, node) for key in self._keys(node)]
+                rules_of_keys = [self._expression(key, node) for key in self._keys(node)]
             case exp.Query() if not _has_star(node):
-                found = [self._output(node, index) for index in range(len(node.selects))]
+                rules_of_keys = [self._output(node, index) for index in range(len(node.selects))]
             case exp.Select(expressions=[exp.Star() as star]) if not any(star.args.values()):
-                found = [self._only_event_time(node)]
+                rules_of_keys = [self._only_event_time(node)]
             case _:
                 return {}
-        timed = [rules for rules in found if rules]
+        timed = [rules for rules in rules_of_keys if rules]
         return timed[0] if len(timed) == 1 else {}
 
     def _keys(self, select: exp.Select) -> Iterator[exp.Expr]:
-        """What the groups are made of; nothing where that is not certain."""
+        """The grouping expressions; none if they are not certain."""
         group = select.args.get("group")
         if group is None or group.find(exp.Rollup, exp.Cube, exp.GroupingSets):
             return
@@ -172,29 +173,29 @@ class _EventTimeTracer:
                 yield plain
 
     def _has_column(self, select: exp.Select, name: str) -> bool:
-        """Whether the name is, or may be, a column of what the SELECT reads; an alias comes after those."""
+        """Whether the name is, or may be, a column of the inputs of the SELECT, which take precedence over aliases."""
         relations = _relations(select)
         return len(relations) != 1 or bool(select.args.get("laterals")) or self._may_have(relations[0], name.lower())
 
     def _may_have(self, relation: exp.Expr, name: str) -> bool:
         query = self._query_of(relation)
         if query is not None:
-            return _has_star(query) or name in (given.lower() for given in query.named_selects)
-        known = self.inputs.get(relation.name.lower()) if isinstance(relation, exp.Table) else None
-        return known is None or known.columns is None or name in (column.lower() for column in known.columns)
+            return _has_star(query) or name in (selected.lower() for selected in query.named_selects)
+        input_ = self.inputs.get(relation.name.lower()) if isinstance(relation, exp.Table) else None
+        return input_ is None or input_.columns is None or name in (column.lower() for column in input_.columns)
 
     def _join(self, join: exp.Join) -> dict[str, LateRule]:
-        """Spark drops by the event time on each side that brings it along: those whose time the condition names."""
+        """Spark drops by the event time of each side whose time is in the join condition."""
         select, condition = join.parent, join.args.get("on")
         if not isinstance(select, exp.Select) or condition is None:
             return {}
-        found: dict[str, LateRule] = {}
+        rules_by_input: dict[str, LateRule] = {}
         for column in condition.find_all(exp.Column):
             rules = self._expression(column, select) if column.table else None
-            # the time of the join is that of the row; a window on one side is left to Spark
-            if rules and set(rules.values()) == {_AS_IT_IS}:
-                found |= rules
-        return found
+            # the time of the join is that of the row; windows on one side are left to Spark
+            if rules and set(rules.values()) == {_EVENT_TIME}:
+                rules_by_input |= rules
+        return rules_by_input
 
     def _expression(self, expression: exp.Expr, select: exp.Select) -> dict[str, LateRule] | None:
         plain = expression.unalias().unnest()
@@ -204,7 +205,7 @@ class _EventTimeTracer:
             rule = _window(plain)
             time = plain.expressions[0].unnest() if plain.expressions else None
             rules = self._column(time, select) if isinstance(time, exp.Column) else None
-            if rule is not None and rules and set(rules.values()) == {_AS_IT_IS}:
+            if rule is not None and rules and set(rules.values()) == {_EVENT_TIME}:
                 return dict.fromkeys(rules, rule)
         return None
 
@@ -213,7 +214,7 @@ class _EventTimeTracer:
         if len(column.parts) > 2 or isinstance(column.this, exp.Star):
             return None
         if column.table:
-            named = [one for one in relations if one.alias_or_name.lower() == column.table.lower()]
+            named = [relation for relation in relations if relation.alias_or_name.lower() == column.table.lower()]
         else:
             named = relations if len(relations) == 1 else []
         return self._relation(named[0], column.name.lower()) if len(named) == 1 else None
@@ -222,13 +223,13 @@ class _EventTimeTracer:
         query = self._query_of(relation)
         if query is not None:
             return self._named(query, name)
-        known = self.inputs.get(relation.name.lower()) if isinstance(relation, exp.Table) else None
-        if known is None or known.column is None or known.column.lower() != name:
+        input_ = self.inputs.get(relation.name.lower()) if isinstance(relation, exp.Table) else None
+        if input_ is None or input_.column is None or input_.column.lower() != name:
             return None
-        return {relation.name.lower(): _AS_IT_IS}
+        return {relation.name.lower(): _EVENT_TIME}
 
     def _query_of(self, relation: exp.Expr) -> exp.Query | None:
-        """The query behind a relation that is no input."""
+        """The query of a relation that is not an input."""
         if isinstance(relation, exp.Subquery):
             inner = relation.this
             return inner if isinstance(inner, exp.Query) and not relation.alias_column_names else None
@@ -241,7 +242,7 @@ class _EventTimeTracer:
         return None if inlined is None else inlined.tree
 
     def _named(self, query: exp.Query, name: str) -> dict[str, LateRule] | None:
-        """The rules of a query's column of that name."""
+        """The rules of the column of that name."""
         places = [i for i, item in enumerate(query.selects) if item.alias_or_name.lower() == name]
         if len(places) == 1 and not _has_star(query):
             return self._output(query, places[0])
@@ -251,7 +252,7 @@ class _EventTimeTracer:
         return None
 
     def _output(self, query: exp.Expr, index: int) -> dict[str, LateRule] | None:
-        """The rules of a query's column at a place; in a UNION that of every branch, which must agree."""
+        """The rules of the column at an index; all branches of a UNION must agree."""
         match query:
             case exp.Subquery():
                 return self._output(query.this, index)
@@ -263,12 +264,12 @@ class _EventTimeTracer:
         return None
 
     def _only_event_time(self, select: exp.Select) -> dict[str, LateRule] | None:
-        """The event time among all columns of the one input that a SELECT reads directly."""
+        """The event time of the only input that a SELECT reads directly."""
         relations = _relations(select)
-        known = self.inputs.get(relations[0].name.lower()) if len(relations) == 1 else None
-        if known is None or known.column is None or self._query_of(relations[0]) is not None:
+        input_ = self.inputs.get(relations[0].name.lower()) if len(relations) == 1 else None
+        if input_ is None or input_.column is None or self._query_of(relations[0]) is not None:
             return None
-        return self._relation(relations[0], known.column.lower())
+        return self._relation(relations[0], input_.column.lower())
 
 
 def _has_star(query: exp.Query) -> bool:
@@ -276,27 +277,29 @@ def _has_star(query: exp.Query) -> bool:
 
 
 def _relations(select: exp.Select) -> list[exp.Expr]:
-    """What stands in FROM and its joins; nothing when some of it is in brackets."""
+    """The relations of FROM and its joins; empty if some are in brackets."""
     clause = select.args.get("from_")
-    found = [clause.this] if clause is not None else []
-    found += [join.this for join in select.args.get("joins") or ()]
-    return [] if any(one.args.get("joins") or one.args.get("laterals") for one in found) else found
+    relations = [clause.this] if clause is not None else []
+    relations += [join.this for join in select.args.get("joins") or ()]
+    return (
+        [] if any(relation.args.get("joins") or relation.args.get("laterals") for relation in relations) else relations
+    )
 
 
 def _window(call: exp.Anonymous) -> LateRule | None:
-    """The rule of `window(time, size[, slide[, offset]])` or `session_window(time, gap)` with written-out lengths."""
+    """The rule of `window(time, size[, slide[, offset]])` or `session_window(time, gap)` with literal lengths."""
     lengths = [_microseconds(argument) for argument in call.expressions[1:]]
-    known = [length for length in lengths if length is not None]
-    if len(known) < len(lengths) or not known or known[0] <= 0:
+    literal_lengths = [length for length in lengths if length is not None]
+    if len(literal_lengths) < len(lengths) or not literal_lengths or literal_lengths[0] <= 0:
         return None
     if call.name.lower() == "session_window":
-        return LateRule(size=known[0]) if len(known) == 1 else None
-    size, slide, offset = [*known, *[known[0], 0][len(known) - 1 :]][:3]
-    return LateRule(size, slide, offset) if 0 < slide <= size and len(known) <= 3 else None
+        return LateRule(size=literal_lengths[0]) if len(literal_lengths) == 1 else None
+    size, slide, offset = [*literal_lengths, *[literal_lengths[0], 0][len(literal_lengths) - 1 :]][:3]
+    return LateRule(size, slide, offset) if 0 < slide <= size and len(literal_lengths) <= 3 else None
 
 
 def _microseconds(argument: exp.Expr) -> int | None:
-    """A length of time written as Spark's text, e.g. '1 minute 30 seconds'; None for all other forms."""
+    """A duration as a Spark string, e.g. '1 minute 30 seconds'; None for all other forms."""
     if not (isinstance(argument, exp.Literal) and argument.is_string):
         return None
     text = argument.name.strip().lower().removeprefix("interval ").strip()

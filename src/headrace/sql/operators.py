@@ -1,7 +1,7 @@
-"""What a query keeps between batches, operator by operator, in words that stay the same when only the spelling changes.
+"""The stateful operators of a query, in a description that does not depend on spelling.
 
-Columns are traced through subqueries, CTEs and flows that became part of the query down to the inputs; where that is
-not certain, the whole text is described, so that any change counts.
+Columns are traced through subqueries, CTEs and inlined flows to the inputs; where that is not certain, the description
+is the whole text, so that any change counts.
 """
 
 from __future__ import annotations
@@ -13,53 +13,53 @@ from sqlglot import exp
 from headrace.sql.canonical import canonical, conjuncts
 from headrace.sql.query import Query
 from headrace.sql.streaming import state_of
-from headrace.sql.tracing import Given, Inlined, Leaf, Operators, UnclearError, trace
+from headrace.sql.tracing import Inlined, Leaf, Operators, TraceInput, UnclearError, trace
 
-__all__ = ["Given", "Inlined", "Leaf", "Operators", "all_conditions", "operators"]
+__all__ = ["Inlined", "Leaf", "Operators", "TraceInput", "all_conditions", "operators"]
 
 
-def operators(query: Query, inputs: Mapping[str, Given]) -> Operators:
-    """The stateful operators, in the order in which rows meet them. `inputs` are by lower-case name."""
-    if not any(state_of(one) for one in _queries(query, inputs)):
+def operators(query: Query, inputs: Mapping[str, TraceInput]) -> Operators:
+    """The stateful operators in the order of the dataflow. `inputs` are by lower-case name."""
+    if not any(state_of(part) for part in _queries(query, inputs)):
         return Operators()
     try:
         result = trace(query, inputs)
     except (UnclearError, RecursionError):
         result = _whole(query, inputs)
-    if any(one["operator"] == "join" for one in result.found):
-        # a condition may let Spark keep a column as never null, and that is part of what it keeps
-        conditions = [text for one in _queries(query, inputs) for text in all_conditions(one)]
+    if any(part["operator"] == "join" for part in result.found):
+        # a condition may make a column NOT NULL, which is part of the state schema
+        conditions = [text for part in _queries(query, inputs) for text in all_conditions(part)]
         result.found.append({"operator": "conditions", "all": conditions})
     return result
 
 
-def _whole(query: Query, inputs: Mapping[str, Given]) -> Operators:
-    """All there is: every text, and every column of every input."""
+def _whole(query: Query, inputs: Mapping[str, TraceInput]) -> Operators:
+    """The fallback: every text, and every column of every input."""
     leaves = {leaf.name: list(leaf.columns or ()) for leaf in _leaves(inputs)}
-    texts = [canonical(one.tree) for one in _queries(query, inputs)]
-    columns: set[tuple[str, ...]] = {(name, column.lower()) for name, known in leaves.items() for column in known}
+    texts = [canonical(part.tree) for part in _queries(query, inputs)]
+    columns: set[tuple[str, ...]] = {(name, column.lower()) for name, names in leaves.items() for column in names}
     return Operators([{"operator": "query", "text": texts, "inputs": leaves}], columns)
 
 
-def _leaves(inputs: Mapping[str, Given]) -> Iterator[Leaf]:
-    for given in inputs.values():
-        if isinstance(given, Leaf):
-            yield given
+def _leaves(inputs: Mapping[str, TraceInput]) -> Iterator[Leaf]:
+    for input_ in inputs.values():
+        if isinstance(input_, Leaf):
+            yield input_
         else:
-            yield from _leaves(given.inputs)
+            yield from _leaves(input_.inputs)
 
 
 def all_conditions(query: Query) -> list[str]:
-    """Every WHERE and HAVING, part by part."""
+    """The conjuncts of every WHERE and HAVING."""
     clauses = query.tree.find_all(exp.Where, exp.Having, bfs=False)
     own = (clause for clause in clauses if not isinstance(clause.parent, exp.Filter))
     return sorted(canonical(part) for clause in own for part in conjuncts(clause.this))
 
 
-def _queries(query: Query, inputs: Mapping[str, Given]) -> Iterator[Query]:
-    """The query and those that became part of it, the innermost first."""
+def _queries(query: Query, inputs: Mapping[str, TraceInput]) -> Iterator[Query]:
+    """The query and its inlined queries, the innermost first."""
     for name in query.tables:
-        given = inputs.get(name.lower())
-        if isinstance(given, Inlined):
-            yield from _queries(given.query, given.inputs)
+        input_ = inputs.get(name.lower())
+        if isinstance(input_, Inlined):
+            yield from _queries(input_.query, input_.inputs)
     yield query

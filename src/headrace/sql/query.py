@@ -1,6 +1,6 @@
-"""One parsed query: what it names, what it gives, and where in its text things stand.
+"""A parsed query: its inputs, its output, and positions in its text.
 
-sqlglot reads the text, Spark stays the judge of what it means.
+sqlglot parses the text; Spark decides what it means.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sqlglot.tokenizer_core import Token, TokenType
 
 from headrace.sql.dialect.syntax import WindowTable, respell
 from headrace.sql.errors import SqlError
-from headrace.sql.text_edits import Edit, apply, destination, origin
+from headrace.sql.text_edits import Edit, apply_edits, edited_offset, original_offset
 from headrace.sql.tokens import TokenList
 
 __all__ = ["DIALECT", "Query", "SqlError", "cte_of", "parse"]
@@ -32,16 +32,16 @@ class Query:
     """One parsed SELECT."""
 
     text: str
-    """What the user wrote."""
+    """The user's text."""
     tree: exp.Query
-    """Of `sql`, as are the tokens."""
+    """The tree of `sql`; `tokens` are of `sql` too."""
     tokens: tuple[Token, ...] = field(default=(), repr=False)
     sql: str = field(default="", repr=False)
-    """What Spark runs: the text itself unless something in it had to be rewritten. Lines are those of the text."""
+    """What Spark runs: the text, rewritten where needed. Lines are those of the text."""
     edits: tuple[tuple[Edit, ...], ...] = field(default=(), repr=False)
-    """How the text became `sql`, step by step."""
+    """The edits from the text to `sql`, step by step."""
     windows: tuple[WindowTable, ...] = field(default=(), repr=False)
-    """Windows that were written as tables, and are not yet translated."""
+    """Windows written as tables, not yet translated."""
 
     def __post_init__(self) -> None:
         if not self.sql:
@@ -49,27 +49,27 @@ class Query:
 
     @cached_property
     def inputs(self) -> tuple[exp.Table, ...]:
-        """Every place where an input is named; its own CTEs, functions and catalogue tables are not among them."""
-        found = [t for t in _relations(self.tree) if t.name and not t.db and cte_of(t) is None]
-        return tuple(sorted(found, key=lambda table: int(table.this.meta.get("start", 0))))
+        """Every reference to an input; CTEs, functions and catalogue tables are excluded."""
+        tables = [t for t in _relations(self.tree) if t.name and not t.db and cte_of(t) is None]
+        return tuple(sorted(tables, key=lambda table: int(table.this.meta.get("start", 0))))
 
     @property
     def tables(self) -> tuple[str, ...]:
-        """The inputs it names, in order, each once."""
+        """The names of its inputs, in order, each once."""
         return tuple(dict.fromkeys(table.name for table in self.inputs))
 
     @property
     def output(self) -> tuple[str, ...]:
-        """The names of its columns; `*` or nothing where only Spark can tell."""
+        """The names of its columns; `*` or empty where only Spark knows them."""
         return tuple(self.tree.named_selects)
 
     @property
     def words(self) -> frozenset[str]:
-        """Every word that may name a column, in lower case."""
+        """Every token that may be a column name, in lower case."""
         return frozenset(token.text.lower() for token in self.tokens)
 
     def reads_input(self, node: exp.Expr) -> bool:
-        """Whether this part of the query takes rows from an input, be it through a CTE."""
+        """Whether this part of the query reads an input, possibly through a CTE."""
         return self._reads_input(node, frozenset())
 
     def _reads_input(self, node: exp.Expr, seen: frozenset[int]) -> bool:
@@ -83,34 +83,34 @@ class Query:
         return False
 
     def error_at(self, node: exp.Expr, code: str, message: str, hint: str) -> SqlError:
-        """An error that points to this part of the text."""
+        """An error at this part of the text."""
         starts = [part.meta for part in node.walk() if "start" in part.meta]
         first = min(starts, key=lambda meta: int(meta["start"]), default={"line": 1, "start": 0})
         offset = self.place(int(first["start"]))
         return SqlError(code, message, line=int(first["line"]), offset=offset, hint=hint)
 
     def place(self, offset: int) -> int:
-        """Where in the text something in `sql` comes from."""
+        """The offset in the text of an offset in `sql`."""
         for step in reversed(self.edits):
-            offset = origin(offset, step)
+            offset = original_offset(offset, step)
         return offset
 
     def edited(self, edits: Iterable[Edit]) -> Query:
-        """The query with these changes to its `sql`, parsed anew."""
-        sql, made = apply(self.sql, edits)
-        steps = (*self.edits, made)
-        return replace(_parsed(self.text, sql, steps), windows=())
+        """The query with its `sql` edited and parsed again."""
+        sql, applied = apply_edits(self.sql, edits)
+        steps = (*self.edits, applied)
+        return replace(_parse_sql(self.text, sql, steps), windows=())
 
 
 def _relations(node: exp.Expr) -> Iterator[exp.Table]:
-    """Tables as relations: those a join hint names are only mentioned."""
+    """Tables that are read; those in a join hint are not."""
     for table in node.find_all(exp.Table, bfs=False):
         if table.find_ancestor(exp.Hint) is None:
             yield table
 
 
 def cte_of(table: exp.Table) -> exp.CTE | None:
-    """The CTE a table's name stands for, if there is one in sight: `WITH t AS (SELECT … FROM t)` reads the input t."""
+    """The CTE that a table name refers to, if any is in scope: `WITH t AS (SELECT … FROM t)` reads the input t."""
     if table.db:
         return None
     node: exp.Expr | None = table
@@ -120,15 +120,15 @@ def cte_of(table: exp.Table) -> exp.CTE | None:
             inside = node
         clause = node.args.get("with_")
         if clause is not None:
-            found = _visible(clause, table.name.lower(), inside)
-            if found is not None:
-                return found
+            cte = _visible(clause, table.name.lower(), inside)
+            if cte is not None:
+                return cte
         node = node.parent
     return None
 
 
 def _visible(clause: exp.With, name: str, inside: exp.Expr | None) -> exp.CTE | None:
-    """The CTE of that name in a WITH, seen from one of its CTEs (`inside`) or from the query after it."""
+    """The CTE of that name in a WITH clause, visible from one of its CTEs (`inside`) or from the main query."""
     for cte in clause.expressions:
         if cte is inside and not clause.recursive:
             return None  # a CTE sees those before it, not itself
@@ -145,40 +145,40 @@ def parse(text: str) -> Query:
         raise _token_error(error) from error
     edits, windows = respell(words)
     if not edits:
-        return _parsed(text, text, ())
-    sql, made = apply(text, edits)
-    moved = tuple(replace(one, start=destination(one.start, made)) for one in windows)
-    return replace(_parsed(text, sql, (made,)), windows=moved)
+        return _parse_sql(text, text, ())
+    sql, applied = apply_edits(text, edits)
+    moved_windows = tuple(replace(window, start=edited_offset(window.start, applied)) for window in windows)
+    return replace(_parse_sql(text, sql, (applied,)), windows=moved_windows)
 
 
-def _parsed(text: str, sql: str, steps: tuple[tuple[Edit, ...], ...]) -> Query:
+def _parse_sql(text: str, sql: str, steps: tuple[tuple[Edit, ...], ...]) -> Query:
     dialect = Dialect.get_or_raise(DIALECT)
     try:
         tokens = _with_functions_as_names(dialect.tokenize(sql))
         _refuse_stray_commas(tokens)
         statements = [tree for tree in dialect.parser().parse(tokens, sql) if tree is not None]
     except ParseError as error:
-        raise _placed(_syntax_error(sql, error), steps) from error
+        raise _at_original_offset(_syntax_error(sql, error), steps) from error
     except SqlError as error:
-        raise _placed(error, steps) from None
+        raise _at_original_offset(error, steps) from None
     except RecursionError:
         raise SqlError("sql-syntax", "SQL is nested too deeply", hint="split it into flows or CTEs") from None
     if len(statements) != 1 or not isinstance(statements[0], exp.Query):
-        found = ", ".join(statement.key.upper() for statement in statements) or "nothing"
+        statement_types = ", ".join(statement.key.upper() for statement in statements) or "nothing"
         hint = "a flow's SQL is a single SELECT or WITH … SELECT"
-        raise SqlError("sql-not-a-query", f"expected one SELECT, found {found}", hint=hint)
+        raise SqlError("sql-not-a-query", f"expected one SELECT, found {statement_types}", hint=hint)
     return Query(text, statements[0], tuple(tokens), sql, steps)
 
 
-def _placed(refused: SqlError, steps: tuple[tuple[Edit, ...], ...]) -> SqlError:
-    """The error with the place in what the user wrote."""
+def _at_original_offset(error: SqlError, steps: tuple[tuple[Edit, ...], ...]) -> SqlError:
+    """The error with its offset in the user's text."""
     for step in reversed(steps):
-        refused.offset = origin(refused.offset or 0, step)
-    return refused
+        error.offset = original_offset(error.offset or 0, step)
+    return error
 
 
 def _refuse_stray_commas(tokens: list[Token]) -> None:
-    """The parser forgives a comma too many; Spark does not, or takes the FROM after it for a column."""
+    """Refuse extra commas: the parser accepts them; Spark does not, or reads the FROM after one as a column."""
     for before, after in pairwise(token for token in tokens if token.token_type is not TokenType.SEMICOLON):
         comma = before.token_type is TokenType.COMMA and after.token_type in _NOT_AFTER_COMMA
         empty = before.token_type is TokenType.SELECT and after.token_type in (TokenType.COMMA, TokenType.FROM)
@@ -188,7 +188,7 @@ def _refuse_stray_commas(tokens: list[Token]) -> None:
                 f"SQL cannot be parsed: something is missing between '{before.text}' and '{after.text}'",
                 line=before.line,
                 offset=before.start,
-                hint="remove the comma, or write what should stand there" if comma else "write what to select",
+                hint="remove the comma, or add the missing expression" if comma else "add the columns to select",
             )
     last = next((token for token in reversed(tokens) if token.token_type is not TokenType.SEMICOLON), None)
     if last is not None and last.token_type is TokenType.COMMA:
@@ -197,13 +197,13 @@ def _refuse_stray_commas(tokens: list[Token]) -> None:
             "SQL cannot be parsed: it ends with a comma",
             line=last.line,
             offset=last.start,
-            hint="remove the comma, or write what should stand there",
+            hint="remove the comma, or add the missing expression",
         )
 
 
 def _with_functions_as_names(tokens: list[Token]) -> list[Token]:
-    """Spark's `window(…)` and the column it gives are names, and so is Dagger's `SESSION(…)`; sqlglot takes the words
-    for a WINDOW clause everywhere, and for a setting."""
+    """Marks `window(…)`, its column and Dagger's `SESSION(…)` as names: sqlglot reads them as a WINDOW clause and a
+    setting."""
     changed = list(tokens)
     for index, token in enumerate(tokens):
         following = [t.token_type for t in tokens[index + 1 : index + 3]]
@@ -233,8 +233,8 @@ def _syntax_error(sql: str, error: ParseError) -> SqlError:
 
 
 def _token_error(error: TokenError) -> SqlError:
-    """The tokeniser quotes half the text; only the missing sign and its line are of use."""
-    place = re.search(r"Missing (\S+) from (\d+):", f"{error.__cause__} {error}")
-    what = f"a {place[1]} is not closed" if place else "a quote or a comment is not closed"
-    line = int(place[2]) if place else 1
-    return SqlError("sql-syntax", f"SQL cannot be read: {what}", line=line, hint="check quotes and comments")
+    """Only the missing sign and its line: the tokeniser's message quotes half the text."""
+    match = re.search(r"Missing (\S+) from (\d+):", f"{error.__cause__} {error}")
+    problem = f"a {match[1]} is not closed" if match else "a quote or a comment is not closed"
+    line = int(match[2]) if match else 1
+    return SqlError("sql-syntax", f"SQL cannot be parsed: {problem}", line=line, hint="check quotes and comments")

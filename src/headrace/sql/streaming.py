@@ -1,4 +1,4 @@
-"""What a streaming query keeps in state, and what must be refused because Spark answers it never or wrongly."""
+"""The state of a streaming query, and the constructs that Spark cannot run, or runs wrongly, on streams."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ _LIMITS = {"limit": "LIMIT", "offset": "OFFSET"}
 
 
 def state_of(query: Query) -> tuple[str, ...]:
-    """What the query must remember between batches, in words."""
+    """The kinds of state the query needs: aggregate, join, distinct."""
     selects = list(query.tree.find_all(exp.Select))
-    found = []
+    kinds = []
     if any(select.args.get("group") or aggregates(select) for select in selects):
-        found.append("aggregate")
+        kinds.append("aggregate")
     if any(isinstance(join.this, exp.Table | exp.Subquery) for join in query.tree.find_all(exp.Join)):
-        found.append("join")
+        kinds.append("join")
     if any(is_distinct(node) for node in query.tree.find_all(exp.Select, exp.Union)):
-        found.append("distinct")
-    return tuple(found)
+        kinds.append("distinct")
+    return tuple(kinds)
 
 
 def is_distinct(node: exp.Expr) -> bool:
-    """Whether a SELECT or UNION leaves out repeated rows."""
+    """Whether a SELECT or UNION drops duplicate rows."""
     return bool(node.args.get("distinct"))
 
 
 def aggregates(select: exp.Select) -> bool:
-    """Whether a SELECT aggregates by itself: not in a subquery, over a window of rows or within an array."""
+    """Whether a SELECT itself aggregates: not in a subquery, a window function or a lambda."""
     parts = [*select.expressions, *(select.args[key] for key in ("having", "qualify") if select.args.get(key))]
     return any(
         node.find_ancestor(exp.Select) is select and not node.find_ancestor(exp.Window, exp.Lambda)
@@ -42,8 +42,8 @@ def aggregates(select: exp.Select) -> bool:
 
 
 def refusals(query: Query) -> list[SqlError]:
-    """Constructs that no stream can have, each with the reason and what to do instead."""
-    found = [
+    """Errors for constructs that streams do not support, with the reason and an alternative."""
+    errors = [
         *_set_operations(query),
         *_orderings(query),
         *_row_windows(query),
@@ -52,7 +52,7 @@ def refusals(query: Query) -> list[SqlError]:
         *_anti_joins(query),
         *_samples(query),
     ]
-    return sorted(found, key=lambda error: (error.line, error.offset or 0))
+    return sorted(errors, key=lambda error: (error.line, error.offset or 0))
 
 
 def _refused(query: Query, node: exp.Expr, message: str, hint: str) -> SqlError:
@@ -62,7 +62,7 @@ def _refused(query: Query, node: exp.Expr, message: str, hint: str) -> SqlError:
 def _set_operations(query: Query) -> Iterator[SqlError]:
     for node in query.tree.find_all(exp.Except, exp.Intersect):
         if query.reads_input(node):
-            message = f"{node.key.upper()} of streams has no defined answer: rows may leave the result again later"
+            message = f"{node.key.upper()} of streams has no defined result: rows may leave it again later"
             yield _refused(query, node, message, "use a LEFT JOIN with a time bound and keep the rows without a match")
 
 
@@ -74,7 +74,7 @@ def _orderings(query: Query) -> Iterator[SqlError]:
                 continue
             reason = "needs the end of the data, and a stream has none"
             if key in _LIMITS:
-                reason = "counts from the first row that ever came: a stream would give those rows and then none"
+                reason = "counts from the first row of the stream: it would return those rows and then none"
             yield _refused(query, clause, f"{words} {reason}", "remove it")
 
 
@@ -82,7 +82,7 @@ def _row_windows(query: Query) -> Iterator[SqlError]:
     for node in query.tree.find_all(exp.Window):
         select = node.find_ancestor(exp.Select)
         if node.arg_key != "windows" and select is not None and query.reads_input(select):
-            message = "OVER (…) ranks rows against rows that have not come yet"
+            message = "OVER (…) compares rows with rows that have not arrived yet"
             yield _refused(query, node, message, "group by window(time, '10 seconds') instead")
 
 
@@ -95,21 +95,21 @@ def _subqueries(query: Query) -> Iterator[SqlError]:
         if holder is None or isinstance(holder, exp.From | exp.Join | exp.CTE | exp.Lateral | exp.With):
             continue
         if query.reads_input(node):
-            yield _refused(query, node, "Spark allows no stream inside an expression", "write it as a JOIN")
+            yield _refused(query, node, "Spark does not allow a stream inside an expression", "write it as a JOIN")
 
 
 def _distinct_aggregates(query: Query) -> Iterator[SqlError]:
     for node in query.tree.find_all(exp.Distinct):
         select = node.find_ancestor(exp.Select)
         if not isinstance(node.parent, exp.Query) and select is not None and query.reads_input(select):
-            message = "an aggregate over DISTINCT values needs all of them again and again"
+            message = "an aggregate over DISTINCT values needs all values in every batch"
             yield _refused(query, node, message, "use approx_count_distinct(x) or collect_set(x)")
 
 
 def _anti_joins(query: Query) -> Iterator[SqlError]:
     for join in query.tree.find_all(exp.Join):
         if join.kind.upper() == "ANTI" and query.reads_input(join.this):
-            message = "LEFT ANTI JOIN with a stream: whether a row has no match is never certain"
+            message = "LEFT ANTI JOIN with a stream: a row may still get a match later"
             yield _refused(query, join, message, "use a LEFT JOIN with a time bound and keep the rows without a match")
 
 
@@ -120,12 +120,12 @@ def _samples(query: Query) -> Iterator[SqlError]:
 
 
 def output_refusals(query: Query, output: str, event_columns: Collection[str]) -> list[SqlError]:
-    """What the flow's output mode cannot give, when no other flow has to be looked into to be certain.
+    """Errors for the flow's output mode, as far as they are certain without looking into other flows.
 
     `event_columns` are the event-time columns of the streams it reads.
     """
-    found = _append_refusals(query, event_columns) if output == "append" else _update_refusals(query)
-    return sorted(found, key=lambda error: (error.line, error.offset or 0))
+    errors = _append_refusals(query, event_columns) if output == "append" else _update_refusals(query)
+    return sorted(errors, key=lambda error: (error.line, error.offset or 0))
 
 
 def _append_refusals(query: Query, event_columns: Collection[str]) -> Iterator[SqlError]:
@@ -135,13 +135,13 @@ def _append_refusals(query: Query, event_columns: Collection[str]) -> Iterator[S
             continue
         grouped = isinstance(node, exp.Select) and (node.args.get("group") or aggregates(node))
         if grouped and not _may_be_keyed_by_time(node, event_columns):
-            message = "output: append gives only final groups, and these are never final"
+            message = "output: append returns only final groups, and these are never final"
             yield query.error_at(node, "sql-needs-watermark", message, f"{hint}, {_BATCH}")
         elif is_distinct(node) and not event_columns:
-            message = "DISTINCT without event time has to remember every row for ever"
+            message = "DISTINCT without event time must store every row forever"
             yield query.error_at(node, "sql-needs-watermark", message, f"give the stream an event_time, {_BATCH}")
     for join in [] if event_columns else _outer_joins(query):
-        message = f"{join.side.upper()} JOIN of streams without event time never knows that a partner will not come"
+        message = f"{join.side.upper()} JOIN of streams without event time never knows that a row has no match"
         yield query.error_at(join, "sql-needs-watermark", message, f"give both streams an event_time, {_BATCH}")
 
 
@@ -161,20 +161,20 @@ def _may_be_keyed_by_time(select: exp.Expr, event_columns: Collection[str]) -> b
         return False
     relations = [select.args["from_"].this] if select.args.get("from_") else []
     relations += [join.this for join in select.args.get("joins") or ()]
-    if any(not isinstance(one, exp.Table) or cte_of(one) is not None for one in relations):
-        return True  # the time may come from inside
-    wanted = {name.lower() for name in event_columns}
-    # ordinals and aliases stand for parts of the SELECT list, so that counts too
-    mentioned = {column.name.lower() for column in select.find_all(exp.Column)}
-    return bool(wanted & mentioned)
+    if any(not isinstance(relation, exp.Table) or cte_of(relation) is not None for relation in relations):
+        return True  # the subquery may provide the event time
+    time_columns = {name.lower() for name in event_columns}
+    # ordinals and aliases refer to the SELECT list, so it counts too
+    used_columns = {column.name.lower() for column in select.find_all(exp.Column)}
+    return bool(time_columns & used_columns)
 
 
 def _update_refusals(query: Query) -> Iterator[SqlError]:
     for join in _outer_joins(query):
-        message = f"{join.side.upper()} JOIN of streams cannot take back a row it gave without its partner"
+        message = f"{join.side.upper()} JOIN of streams cannot retract a row that it returned without a match"
         yield query.error_at(join, "sql-not-streamable", message, "use output: append")
     for node in query.tree.find_all(exp.Anonymous):
         select = node.find_ancestor(exp.Select)
         if node.name.lower() == "session_window" and select is not None and select.args.get("group"):
-            message = "a session grows and merges: its rows cannot be updated one by one"
+            message = "sessions grow and merge: their rows cannot be updated one by one"
             yield query.error_at(node, "sql-not-streamable", message, "use output: append")

@@ -1,7 +1,7 @@
-"""Small changes to a text that leave all the rest of it as it was written.
+"""Edits of a text that leave the rest unchanged.
 
-A rewritten query keeps its lines: whatever Spark or sqlglot says about line 7 is about line 7 of what the user wrote,
-and an offset can be followed back to the place it came from.
+A rewritten query keeps its lines: an error of Spark or sqlglot about line 7 is about line 7 of the user's text, and an
+offset can be mapped back to the original.
 """
 
 from __future__ import annotations
@@ -19,43 +19,43 @@ class Edit:
     text: str
 
 
-def apply(text: str, edits: Iterable[Edit]) -> tuple[str, tuple[Edit, ...]]:
-    """The changed text, and the edits as they were made: each with as many line ends as it takes away.
+def apply_edits(text: str, edits: Iterable[Edit]) -> tuple[str, tuple[Edit, ...]]:
+    """The edited text, and the applied edits, each padded with the line breaks it removes.
 
-    What another edit takes away as a whole need not be changed before.
+    An edit inside the range of another edit is skipped.
     """
-    made, pieces, position = [], [], 0
-    given = list(edits)
-    wanted = (one for one in given if not any(_inside(one, other) for other in given))
-    for edit in sorted(wanted, key=lambda one: (one.start, one.end)):
+    applied, pieces, position = [], [], 0
+    all_edits = list(edits)
+    outermost = (edit_ for edit_ in all_edits if not any(_is_inside(edit_, other_edit) for other_edit in all_edits))
+    for edit in sorted(outermost, key=lambda edit_: (edit_.start, edit_.end)):
         assert edit.start >= position, f"edits overlap at {edit.start}: {edit.text}"
         lines = text.count("\n", edit.start, edit.end) - edit.text.count("\n")
-        kept = Edit(edit.start, edit.end, edit.text + "\n" * lines)
-        pieces += [text[position : edit.start], kept.text]
+        padded = Edit(edit.start, edit.end, edit.text + "\n" * lines)
+        pieces += [text[position : edit.start], padded.text]
         position = edit.end
-        made.append(kept)
-    return "".join(pieces) + text[position:], tuple(made)
+        applied.append(padded)
+    return "".join(pieces) + text[position:], tuple(applied)
 
 
-def _inside(one: Edit, other: Edit) -> bool:
-    if one.start == one.end:
-        return other.start < one.start < other.end
-    return other.start <= one.start and one.end <= other.end and other.end - other.start > one.end - one.start
+def _is_inside(inner: Edit, outer: Edit) -> bool:
+    if inner.start == inner.end:
+        return outer.start < inner.start < outer.end
+    return outer.start <= inner.start and inner.end <= outer.end and outer.end - outer.start > inner.end - inner.start
 
 
-def origin(offset: int, edits: Iterable[Edit]) -> int:
-    """Where something in the changed text was before these edits; what an edit wrote is where the edit began."""
-    moved = 0
+def original_offset(offset: int, edits: Iterable[Edit]) -> int:
+    """The offset in the original text; text written by an edit maps to the start of the edit."""
+    shift = 0
     for edit in edits:
-        begin = edit.start + moved
-        if offset < begin:
+        start = edit.start + shift
+        if offset < start:
             break
-        if offset < begin + len(edit.text):
+        if offset < start + len(edit.text):
             return edit.start
-        moved += len(edit.text) - (edit.end - edit.start)
-    return offset - moved
+        shift += len(edit.text) - (edit.end - edit.start)
+    return offset - shift
 
 
-def destination(offset: int, edits: Iterable[Edit]) -> int:
-    """Where something that no edit touches is in the changed text."""
+def edited_offset(offset: int, edits: Iterable[Edit]) -> int:
+    """The offset in the edited text of a position outside all edits."""
     return offset + sum(len(edit.text) - (edit.end - edit.start) for edit in edits if edit.end <= offset)

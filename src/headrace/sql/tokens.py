@@ -1,4 +1,4 @@
-"""The words of a query by their places: brackets that belong together, arguments, the text between two words."""
+"""The tokens of a query by index: matching brackets, arguments, the text between two tokens."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class TokenList:
         return len(self.tokens)
 
     def at(self, offset: int) -> int:
-        """The word that begins at an offset."""
+        """The index of the token at an offset."""
         return self._at[offset]
 
     def word(self, index: int) -> str:
-        """A word in upper case; nothing for texts and quoted names, which are never keywords, and beyond the ends."""
+        """A token in upper case; empty for strings and quoted names, which are never keywords, and out of range."""
         if not 0 <= index < len(self.tokens):
             return ""
         token = self.tokens[index]
@@ -39,35 +39,32 @@ class TokenList:
         return "" if quoted else token.text.upper()
 
     def kind(self, index: int) -> TokenType | None:
-        """The type of a word."""
         return self.tokens[index].token_type if 0 <= index < len(self.tokens) else None
 
     def start(self, index: int) -> int:
-        """Where a word begins."""
         return self.tokens[index].start
 
     def end(self, index: int) -> int:
-        """The offset after a word."""
+        """The offset after a token."""
         return self.tokens[index].end + 1
 
     def source(self, first: int, last: int) -> str:
-        """The text from one word to another."""
         return self.text[self.start(first) : self.end(last)]
 
     def replace(self, first: int, last: int, text: str) -> Edit:
-        """Other text for the words from `first` to `last`."""
+        """Replace the tokens from `first` to `last`."""
         return Edit(self.start(first), self.end(last), text)
 
     def before(self, index: int, text: str) -> Edit:
-        """Text in front of a word."""
+        """Insert text before a token."""
         return Edit(self.start(index), self.start(index), text)
 
     def after(self, index: int, text: str) -> Edit:
-        """Text behind a word."""
+        """Insert text after a token."""
         return Edit(self.end(index), self.end(index), text)
 
     def closing(self, index: int) -> int:
-        """The bracket that closes the one at `index`; the last word where none does."""
+        """The index of the closing bracket of the one at `index`; the last token if there is none."""
         depth = 0
         for place in range(index, len(self.tokens)):
             depth += _OPEN.get(self.tokens[place].token_type, 0)
@@ -76,7 +73,7 @@ class TokenList:
         return len(self.tokens) - 1
 
     def opening(self, index: int) -> int:
-        """The bracket that opens what the one at `index` closes; the first word where none does."""
+        """The index of the opening bracket of the one at `index`; the first token if there is none."""
         depth = 0
         for place in range(index, -1, -1):
             depth -= _OPEN.get(self.tokens[place].token_type, 0)
@@ -85,7 +82,7 @@ class TokenList:
         return 0
 
     def level(self, first: int, last: int) -> Iterator[int]:
-        """The words from `first` to `last` that are in no bracket opened on the way; brackets themselves are."""
+        """The tokens from `first` to `last` outside inner brackets; the brackets themselves are included."""
         place = first
         while place <= last:
             yield place
@@ -95,7 +92,7 @@ class TokenList:
             place += 1
 
     def arguments(self, bracket: int) -> list[tuple[int, int]]:
-        """First and last word of each argument in a bracket."""
+        """The first and last token of each argument in a bracket."""
         close = self.closing(bracket)
         if close <= bracket + 1:
             return []
@@ -104,7 +101,7 @@ class TokenList:
         return list(zip(starts, [*(comma - 1 for comma in commas), close - 1], strict=True))
 
     def select_of(self, index: int) -> tuple[int, int]:
-        """First and last word of the innermost SELECT around a word, without the WITH before it."""
+        """The first and last token of the innermost SELECT around a token, without its WITH."""
         first = index
         while self.word(first) != "SELECT" and first > 0:
             first = self.opening(first - 1) if _OPEN.get(self.tokens[first - 1].token_type, 0) < 0 else first - 1

@@ -1,8 +1,7 @@
-"""Columns of a query traced down to its inputs, and the stateful operators met on the way.
+"""Traces the columns of a query to its inputs, and collects the stateful operators on the way.
 
-Spark binds what it keeps by position, not by name: `sum(a), sum(b)` written the other way round would be read back the
-wrong way round, without a word. So order is part of what is described here. Where something is not traced for certain,
-UnclearError says so.
+Spark binds its state by position, not by name: if `sum(a), sum(b)` is swapped, it silently reads each sum as the other.
+So the order is part of the description. UnclearError is raised where a column cannot be traced with certainty.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ from headrace.sql.streaming import aggregates, is_distinct
 
 
 class UnclearError(Exception):
-    """The query has something in it that is not traced."""
+    """The query has a part that cannot be traced."""
 
 
 @dataclass(frozen=True)
 class Leaf:
-    """An input of a query: its columns in order, None when they are not known."""
+    """An input of a query: its columns in order; None if unknown."""
 
     name: str
     columns: tuple[str, ...] | None = None
@@ -32,37 +31,37 @@ class Leaf:
 
 @dataclass(frozen=True)
 class Inlined:
-    """A query that an input's name stands for, with inputs of its own."""
+    """A query that is inlined for an input's name, with its own inputs."""
 
     query: Query
-    inputs: Mapping[str, Given]
+    inputs: Mapping[str, TraceInput]
 
 
-Given = Leaf | Inlined
+TraceInput = Leaf | Inlined
 
 
 @dataclass
 class Operators:
-    """What a query keeps, and which columns of which inputs have a part in it."""
+    """The stateful operators of a query, and the input columns they depend on."""
 
     found: list[dict[str, Any]] = field(default_factory=list)
     columns: set[tuple[str, ...]] = field(default_factory=set)
-    """Input, column and fields of a column that keys, aggregates and joins are made of."""
+    """Input, column and fields used by keys, aggregates and joins."""
 
 
 _Path = tuple[str, ...]
-"""A column and the fields of it that are used."""
+"""A column and the used field path in it."""
 
 
-def _of(name: str, needed: set[_Path]) -> list[_Path]:
+def _paths_of(name: str, needed: set[_Path]) -> list[_Path]:
     return sorted(path for path in needed if path[0] == name)
 
 
 class _Relation:
-    """Rows with columns, and how they came about."""
+    """A relation: its columns and how they are computed."""
 
     def outputs(self) -> list[str]:
-        """The names of the columns, lower-case, in order."""
+        """The column names in lower case, in order."""
         raise NotImplementedError
 
     def trace(self, column: str, fields: Sequence[str], used: Operators) -> str:
@@ -70,19 +69,19 @@ class _Relation:
         raise NotImplementedError
 
     def emit(self, needed: Sequence[str], into: Operators) -> None:
-        """Add the operators it is made by, when only these columns of it are used."""
+        """Add its operators, if only these columns are used."""
         raise NotImplementedError
 
-    def kept(self, needed: set[_Path], into: Operators) -> list[str]:
-        """The columns of it that are used, in their own order, in terms of the inputs."""
-        return [self.trace(path[0], path[1:], into) for name in self.outputs() for path in _of(name, needed)]
+    def stored_columns(self, needed: set[_Path], into: Operators) -> list[str]:
+        """The used columns in their own order, in terms of the inputs."""
+        return [self.trace(path[0], path[1:], into) for name in self.outputs() for path in _paths_of(name, needed)]
 
 
 @dataclass
 class _Input(_Relation):
     leaf: Leaf
     label: str = ""
-    """What stands before its columns; nothing when it is the only input."""
+    """The prefix of its columns; empty for the only input."""
 
     def outputs(self) -> list[str]:
         if self.leaf.columns is None:
@@ -90,7 +89,7 @@ class _Input(_Relation):
         return [column.lower() for column in self.leaf.columns]
 
     def has(self, column: str) -> bool | None:
-        """Whether it has such a column; None when that is not known."""
+        """Whether it has such a column; None if unknown."""
         return None if self.leaf.columns is None else column in self.outputs()
 
     def trace(self, column: str, fields: Sequence[str], used: Operators) -> str:
@@ -100,9 +99,9 @@ class _Input(_Relation):
     def emit(self, needed: Sequence[str], into: Operators) -> None:
         pass
 
-    def kept(self, needed: set[_Path], into: Operators) -> list[str]:
+    def stored_columns(self, needed: set[_Path], into: Operators) -> list[str]:
         if self.leaf.columns is not None:
-            return super().kept(needed, into)
+            return super().stored_columns(needed, into)
         return [self.trace(path[0], path[1:], into) for path in sorted(needed)]
 
 
@@ -120,17 +119,17 @@ class _Union(_Relation):
     def trace(self, column: str, fields: Sequence[str], used: Operators) -> str:
         if column not in self.outputs():
             raise UnclearError
-        place = self.outputs().index(column)
-        traced = [part.trace(part.outputs()[place], fields, used) for part in self.parts]
+        position = self.outputs().index(column)
+        traced = [part.trace(part.outputs()[position], fields, used) for part in self.parts]
         return " or ".join(dict.fromkeys(traced))
 
     def emit(self, needed: Sequence[str], into: Operators) -> None:
         names = self.outputs()
-        # what is compared as a whole is needed as a whole
-        places = [i for i, name in enumerate(names) if self.distinct or name in needed]
+        # DISTINCT compares whole rows, so all columns are needed
+        positions = [i for i, name in enumerate(names) if self.distinct or name in needed]
         for part in self.parts:
             outputs = part.outputs()
-            part.emit([outputs[place] for place in places], into)
+            part.emit([outputs[position] for position in positions], into)
         if self.distinct:
             into.found.append({"operator": "distinct", "columns": [self.trace(name, (), into) for name in names]})
 
@@ -146,20 +145,20 @@ class _SelectRelation(_Relation):
 
     def _all(self) -> list[tuple[str, exp.Expr]]:
         if self._projections is None:
-            self._projections = [pair for one in self.node.expressions for pair in self._expanded(one)]
+            self._projections = [pair for item in self.node.expressions for pair in self._expanded(item)]
             names = [name for name, _ in self._projections]
             if len(set(names)) < len(names):
                 raise UnclearError
         return self._projections
 
-    def _expanded(self, one: exp.Expr) -> Iterator[tuple[str, exp.Expr]]:
-        star = one if isinstance(one, exp.Star) else one.this if isinstance(one, exp.Column) else None
+    def _expanded(self, item: exp.Expr) -> Iterator[tuple[str, exp.Expr]]:
+        star = item if isinstance(item, exp.Star) else item.this if isinstance(item, exp.Column) else None
         if not isinstance(star, exp.Star):
-            yield one.output_name.lower() or canonical(one), one.unalias()
+            yield item.output_name.lower() or canonical(item), item.unalias()
             return
         if any(star.args.values()) or self._joins_using():
             raise UnclearError
-        alias = one.table.lower() if isinstance(one, exp.Column) else None
+        alias = item.table.lower() if isinstance(item, exp.Column) else None
         for name, source in self.sources.items():
             if alias in (None, name):
                 for column in source.outputs():
@@ -169,10 +168,10 @@ class _SelectRelation(_Relation):
         return [name for name, _ in self._all()]
 
     def _expression(self, name: str) -> exp.Expr:
-        found = next((expression for known, expression in self._all() if known == name), None)
-        if found is None:
+        match = next((expression for item_name, expression in self._all() if item_name == name), None)
+        if match is None:
             raise UnclearError
-        return found
+        return match
 
     def trace(self, column: str, fields: Sequence[str], used: Operators) -> str:
         text = self._text(self._expression(column), used)
@@ -208,7 +207,7 @@ class _SelectRelation(_Relation):
         raise UnclearError
 
     def _resolve(self, parts: list[str]) -> list[Any]:
-        """The source (None for what the query makes itself), the column and the fields of it."""
+        """The source (None for columns of the query itself), the column and its fields."""
         if len(parts) > 1 and parts[0] in self.sources:
             return parts
         names = {alias for alias, source in self.sources.items() if self._has(source, parts[0])}
@@ -223,7 +222,7 @@ class _SelectRelation(_Relation):
         raise UnclearError
 
     def _named(self) -> list[tuple[str, exp.Expr]]:
-        return [(one.alias.lower(), one) for one in self.node.expressions if isinstance(one, exp.Alias)]
+        return [(item.alias.lower(), item) for item in self.node.expressions if isinstance(item, exp.Alias)]
 
     @staticmethod
     def _has(source: _Relation, column: str) -> bool:
@@ -238,21 +237,21 @@ class _SelectRelation(_Relation):
         return any(join.args.get("using") for join in self._joins())
 
     def _keys(self) -> list[exp.Expr]:
-        """The expressions after GROUP BY, with numbers and names of the SELECT list replaced by what they stand for."""
+        """The GROUP BY expressions, with ordinals and aliases replaced by the expressions of the SELECT list."""
         group = self.node.args.get("group")
         if group is None:
             return []
         if group.args.get("all") or any(group.args.get(key) for key in ("cube", "rollup", "grouping_sets", "totals")):
             raise UnclearError
-        found = []
-        for one in group.expressions:
-            if isinstance(one, exp.Literal) and one.is_int and 0 < int(one.name) <= len(self.node.expressions):
-                found.append(self.node.expressions[int(one.name) - 1].unalias())
-            elif isinstance(one, exp.Literal | exp.Rollup | exp.Cube | exp.GroupingSets):
+        keys = []
+        for key in group.expressions:
+            if isinstance(key, exp.Literal) and key.is_int and 0 < int(key.name) <= len(self.node.expressions):
+                keys.append(self.node.expressions[int(key.name) - 1].unalias())
+            elif isinstance(key, exp.Literal | exp.Rollup | exp.Cube | exp.GroupingSets):
                 raise UnclearError
             else:
-                found.append(one)
-        return found
+                keys.append(key)
+        return keys
 
     def emit(self, needed: Sequence[str], into: Operators) -> None:
         if is_distinct(self.node):
@@ -266,33 +265,42 @@ class _SelectRelation(_Relation):
                 {
                     "operator": "aggregate",
                     "keys": [self._text(key, into) for key in self._keys()],
-                    "aggregates": list(dict.fromkeys(self._text(one, into) for part in parts for one in _kept(part))),
+                    "aggregates": list(
+                        dict.fromkeys(
+                            self._text(expression, into) for part in parts for expression in _aggregates_in(part)
+                        )
+                    ),
                 }
             )
         if is_distinct(self.node):
-            columns = [self._text(one, into) for one in projections]
+            columns = [self._text(expression, into) for expression in projections]
             into.found.append({"operator": "distinct", "columns": columns})
 
     def _emit_sources(self, projections: list[exp.Expr], into: Operators) -> None:
         clauses = [self.node.args[key].this for key in ("where", "having") if self.node.args.get(key)]
-        later = self._used([*projections, *clauses, *self._keys()])
+        used_later = self._used([*projections, *clauses, *self._keys()])
         joins = self._joins()
-        everything = later + self._used([join.args["on"] for join in joins if join.args.get("on")])
+        all_used = used_later + self._used([join.args["on"] for join in joins if join.args.get("on")])
         names = list(self.sources)
         for alias, source in self.sources.items():
-            source.emit([path[0] for of, path in everything if of == alias], into)
+            source.emit([path[0] for source_alias, path in all_used if source_alias == alias], into)
         for number, join in enumerate(joins):
-            after = later + self._used([one.args["on"] for one in joins[number:] if one.args.get("on")])
+            after = used_later + self._used([join_.args["on"] for join_ in joins[number:] if join_.args.get("on")])
             after += [
-                (alias, (u.name.lower(),)) for one in joins for u in one.args.get("using") or () for alias in names
+                (alias, (column.name.lower(),))
+                for join_ in joins
+                for column in join_.args.get("using") or ()
+                for alias in names
             ]
             into.found.append(self._join(join, names[: number + 1], names[number + 1], after, into))
 
     def _join(
         self, join: exp.Join, left: list[str], right: str, used: list[tuple[str, _Path]], into: Operators
     ) -> dict[str, Any]:
-        def kept(alias: str) -> list[str]:
-            return self.sources[alias].kept({path for of, path in used if of == alias}, into)
+        def used_columns(alias: str) -> list[str]:
+            return self.sources[alias].stored_columns(
+                {path for source_alias, path in used if source_alias == alias}, into
+            )
 
         on = join.args.get("on")
         keys = [f"both {column.name.lower()}" for column in join.args.get("using") or ()]
@@ -300,22 +308,26 @@ class _SelectRelation(_Relation):
             "operator": "join",
             "type": " ".join(word for word in (join.side, join.kind) if word).lower() or "inner",
             "on": keys + ([self._text(part, into) for part in conjuncts(on)] if on is not None else []),
-            "left": [text for alias in left for text in kept(alias)],
-            "right": kept(right),
+            "left": [text for alias in left for text in used_columns(alias)],
+            "right": used_columns(right),
         }
 
     def _used(self, expressions: Sequence[exp.Expr]) -> list[tuple[str, _Path]]:
-        """The columns of the sources that these expressions use; also through names of the SELECT list."""
-        found: list[tuple[str, _Path]] = []
+        """The columns of the sources that these expressions use, also through aliases of the SELECT list."""
+        columns: list[tuple[str, _Path]] = []
         for expression in expressions:
             for column in expression.find_all(exp.Column):
                 source, name, *fields = self._resolve([part.name.lower() for part in column.parts])
                 if source is not None:
-                    found.append((source, (name, *fields)))
+                    columns.append((source, (name, *fields)))
                 else:
-                    aliased = [e for known, e in self._all() if known == name and not _mentions(e, name)]
-                    found += self._used(aliased)
-        return found
+                    aliased = [
+                        expression_
+                        for item_name, expression_ in self._all()
+                        if item_name == name and not _mentions(expression_, name)
+                    ]
+                    columns += self._used(aliased)
+        return columns
 
 
 def _mentions(expression: exp.Expr, name: str) -> bool:
@@ -326,8 +338,8 @@ _WRAPPERS = (exp.Filter, exp.WithinGroup, exp.IgnoreNulls, exp.RespectNulls)
 _TIMES = ("window", "session_window", "window_time")
 
 
-def _kept(expression: exp.Expr) -> Iterator[exp.Expr]:
-    """The aggregates in an expression, first to last; a function nobody knows may be one."""
+def _aggregates_in(expression: exp.Expr) -> Iterator[exp.Expr]:
+    """The aggregates in an expression, in order; an unknown function may be one."""
     for node in expression.find_all(exp.AggFunc, exp.Anonymous, bfs=False):
         if isinstance(node, exp.Anonymous) and node.name.lower() in _TIMES:
             continue
@@ -344,24 +356,24 @@ _KNOWN = {"expressions", "from_", "joins", "where", "group", "having", "distinct
 
 @dataclass
 class _ColumnTracer:
-    inputs: Mapping[str, Given]
+    inputs: Mapping[str, TraceInput]
     leaves: list[_Input] = field(default_factory=list)
 
     def relation(self, node: exp.Expr) -> _Relation:
-        """What a query, or a part of one, gives."""
-        if isinstance(node, exp.Subquery) and not _more(node, {"this", "alias", "with_"}):
+        """The relation of a query or a part of one."""
+        if isinstance(node, exp.Subquery) and not _has_other_parts(node, {"this", "alias", "with_"}):
             return self.relation(node.this)
-        if isinstance(node, exp.Union) and not _more(node, {"this", "expression", "distinct", "with_"}):
+        if isinstance(node, exp.Union) and not _has_other_parts(node, {"this", "expression", "distinct", "with_"}):
             return _Union((self.relation(node.this), self.relation(node.expression)), is_distinct(node))
-        if isinstance(node, exp.Select) and not _more(node, _KNOWN):
+        if isinstance(node, exp.Select) and not _has_other_parts(node, _KNOWN):
             clause = node.args.get("from_")
             joins = node.args.get("joins") or ()
             if clause is None or any(join.args.get("method") for join in joins):
                 raise UnclearError
-            named = [self._source(one) for one in (clause.this, *(join.this for join in joins))]
-            if len({name for name, _ in named}) < len(named):
+            sources = [self._source(source) for source in (clause.this, *(join.this for join in joins))]
+            if len({name for name, _ in sources}) < len(sources):
                 raise UnclearError
-            return _SelectRelation(node, dict(named))
+            return _SelectRelation(node, dict(sources))
         raise UnclearError
 
     def _source(self, node: exp.Expr) -> tuple[str, _Relation]:
@@ -371,7 +383,7 @@ class _ColumnTracer:
         if isinstance(node, exp.Subquery):
             return node.alias.lower(), self.relation(node)
         plain = isinstance(node, exp.Table) and isinstance(node.this, exp.Identifier)
-        if not plain or _more(node, {"this", "alias"}):
+        if not plain or _has_other_parts(node, {"this", "alias"}):
             raise UnclearError
         assert isinstance(node, exp.Table)
         name = node.alias_or_name.lower()
@@ -380,37 +392,37 @@ class _ColumnTracer:
             if cte.args["alias"].args.get("columns") or cte.find_ancestor(exp.With).args.get("recursive"):  # type: ignore[union-attr]
                 raise UnclearError
             return name, self.relation(cte.this)
-        given = self.inputs.get(node.name.lower())
-        if isinstance(given, Inlined):
-            inner = _ColumnTracer(given.inputs, self.leaves)
-            return name, inner.relation(given.query.tree)
-        if given is None:
+        input_ = self.inputs.get(node.name.lower())
+        if isinstance(input_, Inlined):
+            inner = _ColumnTracer(input_.inputs, self.leaves)
+            return name, inner.relation(input_.query.tree)
+        if input_ is None:
             raise UnclearError
-        leaf = _Input(given)
+        leaf = _Input(input_)
         self.leaves.append(leaf)
         return name, leaf
 
-    def names_of_leaves(self) -> None:
-        """Give each input a name of its own, none when there is only one."""
+    def label_leaves(self) -> None:
+        """Give each input a unique label; none if there is only one."""
         if len(self.leaves) < 2:
             return
-        seen: dict[str, int] = {}
+        uses: dict[str, int] = {}
         for leaf in self.leaves:
-            seen[leaf.leaf.name] = seen.get(leaf.leaf.name, 0) + 1
-            times = seen[leaf.leaf.name]
-            leaf.label = leaf.leaf.name if times == 1 else f"{leaf.leaf.name}_{times}"
+            uses[leaf.leaf.name] = uses.get(leaf.leaf.name, 0) + 1
+            number = uses[leaf.leaf.name]
+            leaf.label = leaf.leaf.name if number == 1 else f"{leaf.leaf.name}_{number}"
 
 
-def _more(node: exp.Expr, known: set[str]) -> bool:
-    """Whether a part of the tree has something this module does not look at."""
+def _has_other_parts(node: exp.Expr, known: set[str]) -> bool:
+    """Whether a node has arguments that this module does not handle."""
     return any(value for key, value in node.args.items() if key not in known)
 
 
-def trace(query: Query, inputs: Mapping[str, Given]) -> Operators:
-    """The stateful operators of a query, in the order in which rows meet them."""
-    found = Operators()
+def trace(query: Query, inputs: Mapping[str, TraceInput]) -> Operators:
+    """The stateful operators of a query in the order of the dataflow."""
+    operators = Operators()
     tracer = _ColumnTracer(inputs)
     root = tracer.relation(query.tree)
-    tracer.names_of_leaves()
-    root.emit(root.outputs(), found)
-    return found
+    tracer.label_leaves()
+    root.emit(root.outputs(), operators)
+    return operators

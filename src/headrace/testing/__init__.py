@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from headrace.testing.lists import ListSink, ListSource
     from headrace.testing.services import (
         S3,
+        ClickHouse,
         Etcd,
         InfluxDB,
         Kafka,
@@ -42,7 +43,8 @@ if TYPE_CHECKING:
     from headrace.testing.views import ViewHarness
 else:
     _SERVICES = (
-        "Etcd", "InfluxDB", "Kafka", "MariaDB", "OpenSearch", "Postgres", "Prometheus", "Redis", "S3", "Spark",
+        "ClickHouse", "Etcd", "InfluxDB", "Kafka", "MariaDB", "OpenSearch", "Postgres", "Prometheus", "Redis", "S3",
+        "Spark",
     )  # fmt: skip
     __getattr__ = lazy_names(
         __name__,
@@ -58,6 +60,7 @@ else:
 
 __all__ = [
     "S3",
+    "ClickHouse",
     "Clock",
     "Etcd",
     "InfluxDB",

@@ -1,4 +1,4 @@
-"""A project's own tests, as data: rows in, rows out.
+"""Tests of a project as YAML: input rows and expected rows.
 
 ```yaml
 flow: counts
@@ -34,25 +34,23 @@ if TYPE_CHECKING:
 
 
 class Expectation(Options):
-    """What must be true at a point of a test."""
+    """The expectation of a step."""
 
     rows: list[dict[str, Any]] | None = Field(
         None,
-        description="All rows so far, of a view those it has now, in any order; only the columns named here count.",
+        description="All rows so far, of a view its current rows, in any order; only the columns named here count.",
     )
-    dead_letters: int | None = Field(None, ge=0, description="How many records could not be decoded so far.")
-    late_rows: int | None = Field(None, ge=0, description="How many rows came too late for their windows so far.")
+    dead_letters: int | None = Field(None, ge=0, description="The number of dead letters so far.")
+    late_rows: int | None = Field(None, ge=0, description="The number of late rows so far.")
 
 
 class Step(Options):
     """One step of a test: exactly one of its keys."""
 
     feed: dict[str, list[Any]] | None = Field(
-        None, description="Rows, or raw records as text, by stream; rows that are there from now on, by table."
+        None, description="By stream: rows, or raw records as strings. By table: rows to insert or update."
     )
-    delete: dict[str, list[dict[str, Any]]] | None = Field(
-        None, description="Rows that are there no more, by table: their keys."
-    )
+    delete: dict[str, list[dict[str, Any]]] | None = Field(None, description="By table: the keys of rows to delete.")
     restart: bool | None = Field(None, description="Stop the flow and start it again from its checkpoint.")
     expect: Expectation | None = Field(None, description="What must be true now.")
 
@@ -67,7 +65,7 @@ class Case(Options):
 
 @dataclass(frozen=True)
 class CaseOutcome:
-    """How a test ended."""
+    """The outcome of a test."""
 
     name: str
     passed: bool
@@ -75,7 +73,7 @@ class CaseOutcome:
 
 
 def load_case(file: Path, root: Path) -> Case:
-    """The test in a file; errors have the file's lines."""
+    """Load a test; errors have the file and line."""
     tree = load_tree(file, str(file.relative_to(root)))
     try:
         return Case.model_validate(tree.data)
@@ -113,16 +111,16 @@ def _difference(expected: Expectation, harness: ProjectHarness, flow: str) -> st
         return f"expected {expected.dead_letters} dead letters, found {len(letters)}{reasons}"
     late = harness.late_rows(flow)
     if expected.late_rows is not None and expected.late_rows != len(late):
-        rows = "".join(f"\n  {one['row']}" for one in late)
+        rows = "".join(f"\n  {row['row']}" for row in late)
         return f"expected {expected.late_rows} late rows, found {len(late)}{rows}"
     return None
 
 
-def compare(expected: Sequence[dict[str, Any]], found: Sequence[dict[str, Any]]) -> tuple[list[str], list[str]]:
-    """Expected rows that were not found, and found rows that were not expected, as text; repeats count."""
+def compare(expected: Sequence[dict[str, Any]], actual: Sequence[dict[str, Any]]) -> tuple[list[str], list[str]]:
+    """Missing and unexpected rows as text; duplicates count."""
     names = {name for row in expected for name in row}
     left = [_text(row, names) for row in expected]
-    right = [_text(row, names) if names else _text(row, set(row)) for row in found]
+    right = [_text(row, names) if names else _text(row, set(row)) for row in actual]
     missing = list(left)
     extra = []
     for row in right:
@@ -138,11 +136,11 @@ def _text(row: dict[str, Any], names: set[str]) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """A value in a form in which YAML's and Spark's are alike."""
+    """A value in a form that is the same for YAML and Spark."""
     match value:
         case datetime():
-            moment = value if value.tzinfo else value.replace(tzinfo=UTC)
-            return moment.astimezone(UTC).isoformat()
+            time = value if value.tzinfo else value.replace(tzinfo=UTC)
+            return time.astimezone(UTC).isoformat()
         case date():
             return value.isoformat()
         case Decimal() | float() if value == value and value == int(value):
@@ -169,12 +167,12 @@ def _as_time(text: str) -> str:
 
 def find_cases(root: Path) -> list[Path]:
     """The test files of a project."""
-    found = sorted((root / "tests").glob("*.yaml"))
-    if not found:
+    files = sorted((root / "tests").glob("*.yaml"))
+    if not files:
         raise ProjectError(
             "no-tests",
             f"there is no test in {root / 'tests'}",
             hint="write tests/NAME.yaml with flow, steps and expect",
             exit_code=Exit.NOT_FOUND,
         )
-    return found
+    return files

@@ -17,8 +17,8 @@ from headrace.core.kinds import KindOf
 from headrace.core.schema import to_ddl
 from headrace.core.source import RowSource
 from headrace.engine.flows.flow import FlowStarter
-from headrace.engine.letters.dead_letters import read_letters
-from headrace.engine.letters.late_rows import read_late
+from headrace.engine.letters.dead_letters import read_dead_letters
+from headrace.engine.letters.late_rows import read_late_rows
 from headrace.engine.spark.failures import from_query
 from headrace.engine.state.schemas import infer_schema
 from headrace.engine.state.state import StateDir
@@ -119,11 +119,11 @@ class ProjectHarness:
 
     def dead_letters(self, flow: str | None = None) -> list[dict[str, Any]]:
         """The dead letters so far."""
-        return list(read_letters(self._state.dead_letters, flow).to_pylist())
+        return list(read_dead_letters(self._state.dead_letters, flow).to_pylist())
 
     def late_rows(self, flow: str | None = None) -> list[dict[str, Any]]:
         """The rows so far that were too late for their windows."""
-        return list(read_late(self._state.late, flow).to_pylist())
+        return list(read_late_rows(self._state.late, flow).to_pylist())
 
     def close(self) -> None:
         """Stop all flows and remove the state."""

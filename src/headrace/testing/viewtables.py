@@ -1,4 +1,4 @@
-"""A table in memory, for tests: what a test says of it is checked, and becomes weighted rows as the log has them."""
+"""A table in memory for tests: changes are checked and become weighted rows, as in the log."""
 
 from __future__ import annotations
 
@@ -15,43 +15,43 @@ from headrace.core.tables import TableShape
 
 Row = tuple[Any, ...]
 _IMAGES = {"I": 1, "U": 2, "D": 1}
-"""How many rows a change has."""
+"""The number of rows in a change."""
 
 
 class TestTable:
-    """The rows of a table. With a key, a change is about the row that has that key, as with every source: an insert
-    of a key that is there replaces its row, a delete of one that is not there does nothing. Without one it is a bag.
+    """The rows of a table. With a key, an insert of an existing key replaces its row, and a delete of a missing key
+    does nothing, as with every source. Without a key the table is a bag.
     """
 
-    __test__ = False  # pytest would take it for tests
+    __test__ = False  # not a test class for pytest
 
     def __init__(self, name: str, about: Mapping[str, Any]) -> None:
         self.name = name
         self.shape = _shape(name, about)
-        self._places = [self.shape.columns.names.index(one) for one in self.shape.key]
+        self._places = [self.shape.columns.names.index(column) for column in self.shape.key]
         self.rows: Counter[Row] = Counter()
         self._by_key: dict[Row, Row] = {}
 
     def copy(self) -> TestTable:
-        """The same rows, to be changed by themselves."""
-        made = TestTable.__new__(TestTable)
-        made.name, made.shape, made._places = self.name, self.shape, self._places
-        made.rows, made._by_key = Counter(self.rows), dict(self._by_key)
-        return made
+        """An independent copy."""
+        copy = TestTable.__new__(TestTable)
+        copy.name, copy.shape, copy._places = self.name, self.shape, self._places
+        copy.rows, copy._by_key = Counter(self.rows), dict(self._by_key)
+        return copy
 
     def change(self, changes: Sequence[tuple[Any, ...]]) -> list[Row]:
-        """Changes in their order, `("U", table, old, new)`, as weighted rows: what went and what came."""
-        given = [[self._values(row) for row in _images(change)] for change in changes]
-        typed = iter(rows_of(self.arrow([row for images in given for row in images], self.shape.columns)))
-        made: list[Row] = []
-        for (op, *_), images in zip(changes, given, strict=True):
+        """Apply changes in order, e.g. `("U", table, old, new)`; returns them as weighted rows."""
+        images_of_changes = [[self._values(row) for row in _images(change)] for change in changes]
+        typed = iter(rows_of(self.arrow([row for images in images_of_changes for row in images], self.shape.columns)))
+        weighted: list[Row] = []
+        for (op, *_), images in zip(changes, images_of_changes, strict=True):
             old, new = [next(typed) for _ in images] if op == "U" else (next(typed), None)
-            made += self._put(old) if op == "I" else self._removed(old)
-            made += self._put(new) if new is not None else []
-        return made
+            weighted += self._put(old) if op == "I" else self._remove(old)
+            weighted += self._put(new) if new is not None else []
+        return weighted
 
     def arrow(self, rows: Sequence[Row], schema: pa.Schema) -> pa.Table:
-        """Rows as Arrow has them. ProjectError `table-value`: a value does not fit its column."""
+        """Rows as an Arrow table. ProjectError `table-value`: a value does not fit its column."""
         columns = list(zip(*rows, strict=True)) if rows else [()] * len(schema)
         return pa.table([self._array(c, f) for c, f in zip(columns, schema, strict=True)], schema=schema)
 
@@ -74,26 +74,26 @@ class TestTable:
                 raise ProjectError("unknown-column", f"table '{self.name}' has no column '{unknown[0]}'", hint=hint)
             return tuple(row.get(name) for name in names)
         if isinstance(row, str | bytes) or not isinstance(row, Sequence) or len(row) != len(names):
-            message = f"{row!r} is no row of table '{self.name}', which has the columns {', '.join(names)}"
+            message = f"{row!r} is not a row of table '{self.name}', which has the columns {', '.join(names)}"
             raise ProjectError("table-row", message, hint="give a value for each column in this order, or a dict")
         return tuple(row)
 
     def _put(self, row: Row) -> Iterator[Row]:
         if self._places:
-            yield from self._removed(row)
+            yield from self._remove(row)
             self._by_key[self._key(row)] = row
         self.rows[row] += 1
         yield (*row, 1)
 
-    def _removed(self, row: Row) -> Iterator[Row]:
+    def _remove(self, row: Row) -> Iterator[Row]:
         if self._places:
-            found = self._by_key.pop(self._key(row), None)
-            if found is None:
+            old = self._by_key.pop(self._key(row), None)
+            if old is None:
                 return
-            row = found
+            row = old
         elif not self.rows[row]:
             message = f"table '{self.name}' has no row {row}"
-            raise ProjectError("table-row", message, hint="insert it first; with a `key`, the key alone would do")
+            raise ProjectError("table-row", message, hint="insert it first, or declare a `key`: then the key is enough")
         self.rows[row] -= 1
         yield (*row, -1)
 
@@ -101,12 +101,11 @@ class TestTable:
         key = tuple(row[place] for place in self._places)
         if None in key:
             message = f"table '{self.name}' has the key ({', '.join(self.shape.key)}), which is null in {row}"
-            raise ProjectError("table-value", message, hint="give the row a key, or the table none")
+            raise ProjectError("table-value", message, hint="set the key of the row, or remove the key of the table")
         return key
 
 
 def _images(change: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The rows of a change."""
     op, _, *images = change
     if len(images) != _IMAGES.get(op):
         raise not_a_change(change)
@@ -114,35 +113,35 @@ def _images(change: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def not_a_change(change: Any) -> ProjectError:
-    """The error for what says nothing that can be done."""
+    """The error for an invalid change."""
     hint = '("I", table, row), ("U", table, old row, new row) or ("D", table, row)'
-    return ProjectError("table-row", f"{change!r} is no change", hint=hint)
+    return ProjectError("table-row", f"{change!r} is not a change", hint=hint)
 
 
 def _shape(name: str, about: Mapping[str, Any]) -> TableShape:
     columns = about.get("columns") if isinstance(about, Mapping) else None
     if not isinstance(columns, Mapping) or not columns or set(about) - {"key", "columns"}:
-        message = f"table '{name}' is not described by its columns and key: {about!r}"
+        message = f"table '{name}' needs columns, and optionally a key: {about!r}"
         raise ProjectError("bad-schema", message, hint='{"key": ["id"], "columns": {"id": "bigint", "v": "string"}}')
-    found = from_ddl(", ".join(f"{quoted(column)} {kind}" for column, kind in columns.items()))
+    schema = from_ddl(", ".join(f"{quoted(column)} {kind}" for column, kind in columns.items()))
     key = about.get("key") or ()
-    for one in (key,) if isinstance(key, str) else key:
-        if one not in found.names:
-            hint = did_you_mean(one, found.names, "columns")
-            raise ProjectError("unknown-column", f"key: table '{name}' has no column '{one}'", hint=hint)
-    return TableShape(found, (key,) if isinstance(key, str) else tuple(key))
+    for column in (key,) if isinstance(key, str) else key:
+        if column not in schema.names:
+            hint = did_you_mean(column, schema.names, "columns")
+            raise ProjectError("unknown-column", f"key: table '{name}' has no column '{column}'", hint=hint)
+    return TableShape(schema, (key,) if isinstance(key, str) else tuple(key))
 
 
 def rows_of(table: pa.Table) -> list[Row]:
-    """The rows of a table as tuples of Python values that can be counted."""
+    """The rows of a table as tuples of hashable Python values."""
     columns = [[frozen(value) for value in column.to_pylist()] for column in table.columns]
     return list(zip(*columns, strict=True)) if columns else []
 
 
 def frozen(value: Any) -> Any:
-    """A value that can be counted: two NaN are one, as in SQL; arrays and structs are tuples of what they hold."""
+    """A hashable value: all NaN are equal, as in SQL; arrays and structs become tuples."""
     if isinstance(value, float) and math.isnan(value):
         return math.nan
     if isinstance(value, list | tuple):
-        return tuple(frozen(one) for one in value)
-    return tuple(frozen(one) for one in value.values()) if isinstance(value, dict) else value
+        return tuple(frozen(item) for item in value)
+    return tuple(frozen(item) for item in value.values()) if isinstance(value, dict) else value

@@ -10,7 +10,7 @@ from apps.telemetry.generator import Generator, fate_of
 from tests.apps.telemetry.application import APP
 
 from headrace.core.errors import ProjectErrors
-from headrace.plan.feeds import feeds, waits
+from headrace.plan.feeds import flow_feeds, flow_waits
 from headrace.plan.planner import make_plan
 from headrace.project.loader import load
 
@@ -18,8 +18,8 @@ from headrace.project.loader import load
 @pytest.mark.parametrize("profile", ["local", "kafka"])
 def test_each_stage_waits_for_those_before_it(profile: str) -> None:
     project = load(APP, profile=profile, environment={})
-    links = feeds(make_plan(project), project.context)
-    order = waits(links)
+    links = flow_feeds(make_plan(project), project.context)
+    order = flow_waits(links)
     assert order["extract"] == {"ingest", "ingest_http"}
     assert order["redact"] == {"ingest", "ingest_http", "extract"}
     assert order["preprocess"] == {"ingest", "ingest_http", "ingest_server_events", "extract", "redact"}

@@ -28,7 +28,7 @@ from tests.apps.telemetry.stores import (
 )
 from tests.conftest import unavailable
 
-from headrace.engine.letters.dead_letters import read_letters
+from headrace.engine.letters.dead_letters import read_dead_letters
 from headrace.engine.state.state import StateDir
 from headrace.testing.harness import ProjectHarness
 from headrace.testing.services import Postgres, Redis
@@ -76,7 +76,7 @@ def stores(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Ite
         application.overrides += _with_files()
         application.run(spark, *FLOWS)
         state = StateDir.of(application.project().context)
-        yield Stores(application, read_letters(state.dead_letters).to_pylist(), cache, database)
+        yield Stores(application, read_dead_letters(state.dead_letters).to_pylist(), cache, database)
 
 
 def _with_files() -> list[str]:

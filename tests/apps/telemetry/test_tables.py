@@ -15,7 +15,7 @@ from tests.apps.telemetry.application import APP, Application, line
 
 from headrace.engine.adhoc.answers import to_document
 from headrace.engine.adhoc.query import AdHocSession
-from headrace.engine.letters.dead_letters import read_letters
+from headrace.engine.letters.dead_letters import read_dead_letters
 from headrace.engine.state.state import StateDir
 from headrace.serve.access.access import AccessControl
 from headrace.serve.access.grants import Grant
@@ -165,7 +165,7 @@ def test_values_of_all_shapes_arrive(app: Application) -> None:
 
 
 def test_events_without_a_time_are_dead_letters(app: Application) -> None:
-    letters = read_letters(StateDir.of(app.project().context).dead_letters).to_pylist()
+    letters = read_dead_letters(StateDir.of(app.project().context).dead_letters).to_pylist()
     assert [one["reason"] for one in letters] == ["condition-not-met"] * 2
     assert rows(app, "telemetry_events_syncts").num_rows == len(EVENTS) - 2
 

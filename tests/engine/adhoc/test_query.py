@@ -17,8 +17,8 @@ from headrace.cli.terminal.signals import cancelling
 from headrace.core.errors import ProjectError
 from headrace.engine.adhoc.answers import to_document
 from headrace.engine.adhoc.query import AdHocSession, split_statements
-from headrace.engine.letters.dead_letters import LetterBox
-from headrace.engine.letters.late_rows import LateBox
+from headrace.engine.letters.dead_letters import DeadLetterWriter
+from headrace.engine.letters.late_rows import LateRowWriter
 from headrace.engine.state.batch_clock import BatchTimes
 from headrace.engine.state.state import StateDir
 from headrace.project.loader import load
@@ -78,12 +78,12 @@ def test_streams_can_be_asked_and_what_is_not_in_the_answer_is_counted(session: 
 
 @pytest.mark.spark
 def test_dead_letters_and_late_rows_of_flows_can_be_asked(session: AdHocSession) -> None:
-    box = LetterBox(session.state.dead_letters, "kept", "things", "g1")
+    box = DeadLetterWriter(session.state.dead_letters, "kept", "things", "g1")
     box.add("malformed", "no JSON", {"row": 5}, b"bad")
     box.flush()
     found = to_document(session.run("SELECT flow, reason, decode(value, 'utf-8') AS value FROM dead_letters"))
     assert found["rows"] == [["kept", "malformed", "bad"]]
-    late = LateBox(session.state.late, "kept", "things", "g1")
+    late = LateRowWriter(session.state.late, "kept", "things", "g1")
     moment = pa.array([0], pa.int64()).cast(pa.timestamp("us", tz="UTC"))
     late.add(pa.RecordBatch.from_arrays([moment], names=["at"]), "at", [{"row": 5}], BatchTimes(3, 0, 20, 10))
     late.flush()

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from headrace.engine.flows.flow import FlowStarter, _ends_stage
-from headrace.engine.letters.dead_letters import read_letters
+from headrace.engine.letters.dead_letters import read_dead_letters
 from headrace.engine.state.state import StateDir
 from headrace.engine.supervise.runner import Runner
 from headrace.plan.planner import make_plan
@@ -105,7 +105,7 @@ def test_rows_are_written_once_and_those_that_fail_are_letters(bench: Bench) -> 
     assert [key for key, _ in bench.records(bench.other)] == [b"3"]
     # what the steps refuse does not count as given to the sink
     assert (done.rows_in, done.counters.rows_out) == (5, 4)
-    (letter,) = read_letters(bench.state.dead_letters).to_pylist()
+    (letter,) = read_dead_letters(bench.state.dead_letters).to_pylist()
     assert (letter["reason"], letter["stream"]) == ("not-json", "after.0")
 
 

@@ -84,7 +84,7 @@ def test_a_plan_says_that_it_is_one(tmp_path: Path) -> None:
     plan = make_plan(project(tmp_path, scheduled))
     told = list(to_text(plan))
     assert told[0] == "flow cities  (at 30 0 * * *, exactly_once, a report)"
-    assert "  ◂ visits: lake table, as it stands" in told
+    assert "  ◂ visits: lake table, current rows" in told
     assert [one["through"] for one in to_json(plan)["flows"][0]["inputs"]] == ["as it stands"] * 2
 
 

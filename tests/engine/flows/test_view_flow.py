@@ -252,7 +252,7 @@ def test_a_changed_view_begins_anew_beside_what_is_served(tmp_path: Path, spark:
     assert detect_change(same.project, same.state, flow).verdict.kind == "safe"
     more = Shop(tmp_path, spark, PROJECT.replace("sinks: [endpoint]", "sinks: [endpoint, console]"))
     verdict = detect_change(more.project, more.state, make_plan(more.project, ("revenue",)).flow("revenue")).verdict
-    assert (verdict.kind, verdict.reasons) == ("new_generation", ("console is new, and holds all of a view",))
+    assert (verdict.kind, verdict.reasons) == ("new_generation", ("console is new and must hold the whole view",))
     other = Shop(tmp_path, spark, PROJECT.replace("sum(amount)", "max(amount)"))
     flow = make_plan(other.project, ("revenue",)).flow("revenue")
     change = detect_change(other.project, other.state, flow)

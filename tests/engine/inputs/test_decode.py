@@ -18,7 +18,7 @@ from headrace.core.schema import from_ddl
 from headrace.core.sizes import binary_bytes
 from headrace.core.tallies.step_tally import BYTES_IN, StepTally
 from headrace.engine.inputs.decode import BadRecordError, DecodeStep
-from headrace.engine.letters.dead_letters import LetterBox, read_letters
+from headrace.engine.letters.dead_letters import DeadLetterWriter, read_dead_letters
 from headrace.formats.json import JsonFormat
 from headrace.project.model import EventTime
 
@@ -35,7 +35,7 @@ def step(folder: Path, **changes: Any) -> DecodeStep:
         "filters": (),
         "event_time": None,
         "on_error": "dead_letter",
-        "letters": LetterBox(folder / "letters", "flow", "stream", "g1"),
+        "letters": DeadLetterWriter(folder / "letters", "flow", "stream", "g1"),
     }
     return DecodeStep(**{**values, **changes})
 
@@ -56,7 +56,7 @@ def test_good_rows_pass_with_their_metadata_and_bad_ones_are_kept(tmp_path: Path
         {"id": 1, "status": None, "at": None, "_offset": 10},
         {"id": 3, "status": "x", "at": None, "_offset": 12},
     ]
-    (letter,) = read_letters(tmp_path / "letters").to_pylist()
+    (letter,) = read_dead_letters(tmp_path / "letters").to_pylist()
     assert (letter["value"], json.loads(letter["position"])) == (b"oops", {"offset": 11})
     assert (letter["flow"], letter["stream"], letter["generation"]) == ("flow", "stream", "g1")
     assert letter["reason"] == "malformed"
@@ -79,27 +79,27 @@ def test_filters_drop_rows_but_not_bad_records(tmp_path: Path) -> None:
     records = [b'{"id": 1, "status": "a"}', b'{"id": 2, "status": "b"}', b'{"id": 3}', b"{"]
     rows = rows_of(step(tmp_path, filters=(ColumnFilter("status", "=", ("a",)),)), batch(records))
     assert [row["id"] for row in rows] == [1]
-    assert read_letters(tmp_path / "letters").num_rows == 1
+    assert read_dead_letters(tmp_path / "letters").num_rows == 1
 
 
 def test_a_replayed_task_leaves_each_letter_once(tmp_path: Path) -> None:
     for _attempt in range(3):
         rows_of(step(tmp_path), batch([b"bad", b'{"id": 1}', b"worse"]))
-    letters = read_letters(tmp_path / "letters").to_pylist()
+    letters = read_dead_letters(tmp_path / "letters").to_pylist()
     assert sorted(letter["value"] for letter in letters) == [b"bad", b"worse"]
 
 
 def test_the_same_record_in_two_generations_is_one_letter(tmp_path: Path) -> None:
     for generation in ("g1", "g2"):
-        letters = LetterBox(tmp_path / "letters", "flow", "stream", generation)
+        letters = DeadLetterWriter(tmp_path / "letters", "flow", "stream", generation)
         rows_of(step(tmp_path, letters=letters), batch([b"bad"]))
-    assert read_letters(tmp_path / "letters").num_rows == 1
+    assert read_dead_letters(tmp_path / "letters").num_rows == 1
 
 
 def test_skipped_records_are_remembered_without_their_bytes(tmp_path: Path) -> None:
-    letters = LetterBox(tmp_path / "letters", "flow", "stream", "g1", keep_value=False)
+    letters = DeadLetterWriter(tmp_path / "letters", "flow", "stream", "g1", keep_value=False)
     rows_of(step(tmp_path, letters=letters, on_error="skip"), batch([b"secret"]))
-    (letter,) = read_letters(tmp_path / "letters").to_pylist()
+    (letter,) = read_dead_letters(tmp_path / "letters").to_pylist()
     assert letter["value"] is None
 
 
@@ -112,7 +112,7 @@ def test_letters_are_durable_when_the_reader_stops_early(tmp_path: Path) -> None
     running = step(tmp_path)(iter([batch([b"bad"]), batch([b'{"id": 1}'], first=1)]))
     next(running)
     running.close()
-    assert read_letters(tmp_path / "letters").num_rows == 1
+    assert read_dead_letters(tmp_path / "letters").num_rows == 1
 
 
 MOMENT = datetime(2026, 1, 2, 3, 4, 5, 678000, tzinfo=UTC)
@@ -140,7 +140,9 @@ def test_a_record_without_event_time_is_a_dead_letter(tmp_path: Path) -> None:
     records = [b'{"id": 1, "at": "2026-01-01T00:00:00Z"}', b'{"id": 2}', b"bad", b'{"id": 4, "at": "yesterday"}']
     rows = rows_of(step(tmp_path, event_time=EventTime(column="at"), metadata=("_offset",)), batch(records))
     assert [(row["id"], row["_offset"]) for row in rows] == [(1, 0)]
-    letters = {json.loads(x["position"])["offset"]: x["reason"] for x in read_letters(tmp_path / "letters").to_pylist()}
+    letters = {
+        json.loads(x["position"])["offset"]: x["reason"] for x in read_dead_letters(tmp_path / "letters").to_pylist()
+    }
     assert letters == {1: "no-event-time", 2: "malformed", 3: "no-event-time"}
 
 
@@ -160,6 +162,6 @@ def test_in_is_out_plus_dead_letters(
         made.append(batch(records, first))
         first += len(records)
     rows = rows_of(step(folder, event_time=EventTime(column="at"), metadata=("_offset",)), *made)
-    letters = read_letters(folder / "letters").to_pylist()
+    letters = read_dead_letters(folder / "letters").to_pylist()
     offsets = [row["_offset"] for row in rows] + [json.loads(x["position"])["offset"] for x in letters]
     assert sorted(offsets) == list(range(first))

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from headrace.core.context import Context
 from headrace.core.schema import from_ddl
 from headrace.engine.inputs.decode import DecodeStep
-from headrace.engine.inputs.event_time_filter import Gate, GateStep
-from headrace.engine.letters.dead_letters import LetterBox, read_letters
-from headrace.engine.letters.late_rows import LateBox, read_late
+from headrace.engine.inputs.event_time_filter import EventTimeFilter, EventTimeFilterStep
+from headrace.engine.letters.dead_letters import DeadLetterWriter, read_dead_letters
+from headrace.engine.letters.late_rows import LateRowWriter, read_late_rows
 from headrace.engine.state.batch_clock import BatchClock, BatchTimes
 from headrace.engine.state.checkpoints import Checkpoint
 from headrace.formats.json import JsonFormat
@@ -38,10 +38,10 @@ TIMES = BatchTimes(batch_id=7, task=3, timestamp=NOW, watermark=NOW - 10 * SECON
 FIVE = LateRule(5 * SECOND, 5 * SECOND)
 
 
-def gate(folder: Path, rule: LateRule | None = FIVE, **event_time: Any) -> Gate:
+def gate(folder: Path, rule: LateRule | None = FIVE, **event_time: Any) -> EventTimeFilter:
     clock = BatchClock(Path("unused"), TIMES)
-    box = LateBox(folder / "late", "flow", "stream", "g1") if rule else None
-    return Gate(EventTime(column="at", **event_time), clock, rule, box)
+    box = LateRowWriter(folder / "late", "flow", "stream", "g1") if rule else None
+    return EventTimeFilter(EventTime(column="at", **event_time), clock, rule, box)
 
 
 def rows(*micros: int | None) -> pa.RecordBatch:
@@ -50,17 +50,17 @@ def rows(*micros: int | None) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([ids, times], names=["id", "at"])
 
 
-def through(folder: Path, made: Gate, *batches: pa.RecordBatch, **options: Any) -> list[dict[str, Any]]:
-    step = GateStep(made, LetterBox(folder / "letters", "flow", "stream", "g1"), **options)
+def through(folder: Path, made: EventTimeFilter, *batches: pa.RecordBatch, **options: Any) -> list[dict[str, Any]]:
+    step = EventTimeFilterStep(made, DeadLetterWriter(folder / "letters", "flow", "stream", "g1"), **options)
     return [row for batch in step(iter(batches)) for row in batch.to_pylist()]
 
 
 def late(folder: Path) -> list[dict[str, Any]]:
-    return sorted(read_late(folder / "late").to_pylist(), key=lambda row: str(row["row"]))
+    return sorted(read_late_rows(folder / "late").to_pylist(), key=lambda row: str(row["row"]))
 
 
 def letters(folder: Path) -> list[dict[str, Any]]:
-    return sorted(read_letters(folder / "letters").to_pylist(), key=lambda row: str(row["value"]))
+    return sorted(read_dead_letters(folder / "letters").to_pylist(), key=lambda row: str(row["value"]))
 
 
 def test_a_row_is_late_when_its_window_ended_at_the_watermark(tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_times_that_python_does_not_have(tmp_path: Path) -> None:
     passed = through(tmp_path, gate(tmp_path), rows(NOW * 1000, -NOW * 1000, NOW))
     assert [row["id"] for row in passed] == [2]
     assert letters(tmp_path)[0]["detail"].startswith("at is after year 9999")
-    table = read_late(tmp_path / "late")
+    table = read_late_rows(tmp_path / "late")
     assert table["event_time"].cast(pa.int64()).to_pylist() == [-NOW * 1000]
     assert json.loads(table["row"][0].as_py()) == {"id": 1, "at": -NOW * 1000}
 
@@ -140,7 +140,7 @@ def test_a_batch_that_runs_again_leaves_each_row_once(tmp_path: Path, position: 
 
 
 def test_many_late_rows_are_written_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.engine.letters.late_rows._FLUSH_BYTES", 1000)
+    monkeypatch.setattr("headrace.engine.letters.task_rows._FLUSH_BYTES", 1000)
     through(tmp_path, gate(tmp_path), rows(*range(10)))
     assert len(list((tmp_path / "late" / "flow" / "stream").iterdir())) > 1
     assert len(late(tmp_path)) == 10
@@ -174,8 +174,8 @@ def test_the_decode_step_has_the_same_gate(tmp_path: Path) -> None:
         filters=(),
         event_time=made.event_time,
         on_error="fail",
-        letters=LetterBox(tmp_path / "letters", "flow", "stream", "g1"),
-        gate=made,
+        letters=DeadLetterWriter(tmp_path / "letters", "flow", "stream", "g1"),
+        time_filter=made,
     )
     moments = [NOW, 0, NOW + 2 * HOUR, NOW]
     values = [json.dumps({"id": i, "at": moment // 1000}).encode() for i, moment in enumerate(moments)]

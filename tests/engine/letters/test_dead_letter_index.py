@@ -14,8 +14,8 @@ import pytest
 
 from headrace.core.errors import Exit, ProjectError
 from headrace.engine.letters.dead_letter_audit import AuditLog
-from headrace.engine.letters.dead_letter_index import LetterBook, LetterFilter, count, late_rows
-from headrace.engine.letters.dead_letters import SCHEMA, LetterBox, forget_batch, read_letters
+from headrace.engine.letters.dead_letter_index import DeadLetterFilter, DeadLetterIndex, count, late_row_store
+from headrace.engine.letters.dead_letters import SCHEMA, DeadLetterWriter, forget_batch, read_dead_letters
 from headrace.engine.letters.late_rows import SCHEMA as LATE
 from headrace.engine.state.locks import changing
 
@@ -46,14 +46,14 @@ def write(folder: Path, name: str, letters: list[dict[str, Any]]) -> None:
 
 
 @pytest.fixture
-def book(tmp_path: Path) -> LetterBook:
+def book(tmp_path: Path) -> DeadLetterIndex:
     """Eight letters of two flows, two of them met twice."""
     write(tmp_path, "b", [letter(1), letter(2, reason="no-event-time")])
     write(tmp_path, "a", [letter(3), letter(4), letter(5, stream="shop")])
     write(tmp_path, "c", [letter(2, reason="no-event-time"), letter(1)])
     write(tmp_path, "a", [letter(3, "rides"), letter(6, "rides"), letter(7, "rides", met_at=NOON + timedelta(days=2))])
     write(tmp_path, "d", [letter(3), letter(4), letter(5)])
-    return LetterBook(tmp_path)
+    return DeadLetterIndex(tmp_path)
 
 
 def ids(index: pa.Table) -> list[int]:
@@ -61,20 +61,20 @@ def ids(index: pa.Table) -> list[int]:
 
 
 def test_an_empty_folder_has_no_letters(tmp_path: Path) -> None:
-    shelf = LetterBook(tmp_path / "nowhere").shelf()
+    shelf = DeadLetterIndex(tmp_path / "nowhere").read()
     assert shelf.index.num_rows == 0
     assert shelf.newest(shelf.index, 10) == []
     assert count(shelf.index, "reason") == []
     assert count(shelf.index, "day") == []
 
 
-def test_every_letter_is_there_once_per_flow(book: LetterBook) -> None:
-    assert ids(book.shelf("orders").index) == [1, 2, 3, 4, 5]
-    assert ids(book.shelf().index) == [1, 2, 3, 3, 4, 5, 6, 7]
+def test_every_letter_is_there_once_per_flow(book: DeadLetterIndex) -> None:
+    assert ids(book.read("orders").index) == [1, 2, 3, 4, 5]
+    assert ids(book.read().index) == [1, 2, 3, 3, 4, 5, 6, 7]
 
 
-def test_counts(book: LetterBook) -> None:
-    index = book.shelf().index
+def test_counts(book: DeadLetterIndex) -> None:
+    index = book.read().index
 
     def counts(by: Any) -> dict[str, int]:
         return {group[by]: group["count"] for group in count(index, by)}
@@ -85,8 +85,8 @@ def test_counts(book: LetterBook) -> None:
     assert count(index, "reason")[0]["newest"] == NOON + timedelta(days=2)
 
 
-def test_the_newest_come_first_with_all_but_their_bytes(book: LetterBook) -> None:
-    shelf = book.shelf()
+def test_the_newest_come_first_with_all_but_their_bytes(book: DeadLetterIndex) -> None:
+    shelf = book.read()
     rows = shelf.newest(shelf.index, 3)
     assert [(row["flow"], int(row["id"], 16)) for row in rows] == [("rides", 7), ("rides", 6), ("orders", 5)]
     assert [row["detail"] for row in rows] == ["no 7", "no 6", "no 5"]
@@ -94,28 +94,28 @@ def test_the_newest_come_first_with_all_but_their_bytes(book: LetterBook) -> Non
     assert len(shelf.newest(shelf.index, None)) == 8
 
 
-def test_fetching_gives_the_right_records_from_several_files(book: LetterBook) -> None:
-    shelf = book.shelf()
-    chosen = LetterFilter(flow="orders").of(shelf.index).slice(1, 3)
+def test_fetching_gives_the_right_records_from_several_files(book: DeadLetterIndex) -> None:
+    shelf = book.read()
+    chosen = DeadLetterFilter(flow="orders").of(shelf.index).slice(1, 3)
     fetched = pa.concat_tables(shelf.fetch(chosen))
     assert fetched["id"].to_pylist() == chosen["id"].to_pylist()
     assert fetched["value"].to_pylist() == [f"record {int(text, 16)}".encode() for text in chosen["id"].to_pylist()]
 
 
-def test_choosing(book: LetterBook) -> None:
-    index = book.shelf().index
-    assert ids(LetterFilter(reason="no-event-time").of(index)) == [2]
-    assert ids(LetterFilter(flow="rides", since=NOON + timedelta(minutes=6)).of(index)) == [6, 7]
-    assert ids(LetterFilter(stream="elsewhere").of(index)) == []
+def test_choosing(book: DeadLetterIndex) -> None:
+    index = book.read().index
+    assert ids(DeadLetterFilter(reason="no-event-time").of(index)) == [2]
+    assert ids(DeadLetterFilter(flow="rides", since=NOON + timedelta(minutes=6)).of(index)) == [6, 7]
+    assert ids(DeadLetterFilter(stream="elsewhere").of(index)) == []
 
 
 def test_a_letter_is_found_by_the_beginning_of_its_id(tmp_path: Path) -> None:
-    box = LetterBox(tmp_path, "orders", "shop", "g1-a")
+    box = DeadLetterWriter(tmp_path, "orders", "shop", "g1-a")
     for number in range(30):
         box.add("malformed", "", {"offset": number}, b"x")
     box.flush()
-    book = LetterBook(tmp_path)
-    shelf = book.shelf()
+    book = DeadLetterIndex(tmp_path)
+    shelf = book.read()
     wanted = shelf.index["id"][17].as_py()
     assert book.find(shelf, [wanted[:12], f"orders/{wanted}"])["id"].to_pylist() == [wanted], "named twice, there once"
     with pytest.raises(ProjectError) as unknown:
@@ -126,29 +126,29 @@ def test_a_letter_is_found_by_the_beginning_of_its_id(tmp_path: Path) -> None:
     assert several.value.code == "ambiguous-letter"
 
 
-def test_two_flows_that_met_one_record_have_two_letters(book: LetterBook) -> None:
-    shelf = book.shelf()
+def test_two_flows_that_met_one_record_have_two_letters(book: DeadLetterIndex) -> None:
+    shelf = book.read()
     with pytest.raises(ProjectError) as several:
         book.find(shelf, [f"{3:024x}"])
     assert (several.value.code, several.value.exit_code) == ("ambiguous-letter", Exit.USAGE)
     assert f"orders/{3:024x}, rides/{3:024x}" in str(several.value.hint)
     book.history.append("discarded", book.find(shelf, [f"rides/{3:024x}"]))
-    assert ids(LetterFilter().of(book.shelf("orders").index)) == [1, 2, 3, 4, 5]
-    assert ids(LetterFilter().of(book.shelf("rides").index)) == [6, 7]
+    assert ids(DeadLetterFilter().of(book.read("orders").index)) == [1, 2, 3, 4, 5]
+    assert ids(DeadLetterFilter().of(book.read("rides").index)) == [6, 7]
 
 
-def test_a_letter_is_open_until_it_is_replayed_or_discarded(book: LetterBook) -> None:
-    shelf = book.shelf("orders")
+def test_a_letter_is_open_until_it_is_replayed_or_discarded(book: DeadLetterIndex) -> None:
+    shelf = book.read("orders")
     one = book.find(shelf, [f"{1:024x}"])
     book.history.append("replay-begun", one, replay="r1")
-    assert LetterFilter().of(book.shelf("orders").index).num_rows == 5
+    assert DeadLetterFilter().of(book.read("orders").index).num_rows == 5
     bad = one.set_column(one.schema.get_field_index("reason"), "reason", pa.array(["wrong-type"]))
     book.history.append("still-bad", bad.append_column("detail", pa.array(["x" * 1000])), replay="r1")
-    assert LetterFilter().of(book.shelf("orders").index).num_rows == 5
+    assert DeadLetterFilter().of(book.read("orders").index).num_rows == 5
     book.history.append("discarded", one)
-    assert ids(LetterFilter(status="discarded").of(book.shelf("orders").index)) == [1]
+    assert ids(DeadLetterFilter(status="discarded").of(book.read("orders").index)) == [1]
     book.history.append("replayed", one, replay="r2")
-    assert ids(LetterFilter(status="replayed").of(book.shelf("orders").index)) == [1]
+    assert ids(DeadLetterFilter(status="replayed").of(book.read("orders").index)) == [1]
     events = book.history.of("orders", f"{1:024x}")
     assert [event["what"] for event in events] == ["replay-begun", "still-bad", "discarded", "replayed"]
     assert (events[1]["reason"], events[1]["replay"], len(events[1]["detail"])) == ("wrong-type", "r1", 300)
@@ -156,11 +156,11 @@ def test_a_letter_is_open_until_it_is_replayed_or_discarded(book: LetterBook) ->
     assert book.history.of("rides", f"{1:024x}") == []
 
 
-def test_a_record_that_a_later_generation_met_again_is_open_again(book: LetterBook) -> None:
-    book.history.append("replayed", book.shelf().index)
-    assert LetterFilter().of(book.shelf().index).num_rows == 0
+def test_a_record_that_a_later_generation_met_again_is_open_again(book: DeadLetterIndex) -> None:
+    book.history.append("replayed", book.read().index)
+    assert DeadLetterFilter().of(book.read().index).num_rows == 0
     write(book.folder, "g2", [letter(1, generation="g2-b", met_at=NOON + timedelta(days=9))])
-    assert ids(LetterFilter().of(book.shelf().index)) == [1]
+    assert ids(DeadLetterFilter().of(book.read().index)) == [1]
 
 
 def test_what_a_batch_put_aside_is_forgotten_when_it_runs_again(tmp_path: Path) -> None:
@@ -179,34 +179,34 @@ def test_what_a_batch_put_aside_is_forgotten_when_it_runs_again(tmp_path: Path) 
     assert pq.read_table(tmp_path / "orders/shop/merged-1.parquet")["batch"].to_pylist() == [4, None]
 
 
-def test_files_are_not_merged_while_letters_are_read(book: LetterBook) -> None:
-    with book.reading(), changing(book.folder / "orders") as alone:
+def test_files_are_not_merged_while_letters_are_read(book: DeadLetterIndex) -> None:
+    with book.locked(), changing(book.folder / "orders") as alone:
         assert not alone
     with changing(book.folder / "orders") as alone:
         assert alone
 
 
-def test_a_file_that_is_not_finished_is_not_read(book: LetterBook) -> None:
+def test_a_file_that_is_not_finished_is_not_read(book: DeadLetterIndex) -> None:
     (book.folder / "orders" / "shop" / ".merged-2.parquet").write_bytes(b"half")
-    assert ids(book.shelf("orders").index) == [1, 2, 3, 4, 5]
-    assert read_letters(book.folder, "orders").num_rows == 5
+    assert ids(book.read("orders").index) == [1, 2, 3, 4, 5]
+    assert read_dead_letters(book.folder, "orders").num_rows == 5
 
 
-def test_half_a_line_of_history_is_forgotten_and_written_over(book: LetterBook) -> None:
-    index = book.shelf("rides").index
+def test_half_a_line_of_history_is_forgotten_and_written_over(book: DeadLetterIndex) -> None:
+    index = book.read("rides").index
     book.history.append("discarded", index.slice(0, 1))
     with book.history.file.open("ab") as file:
         file.write(b'{"at": "2026-01-31", "what": "discarded", "fl')
-    assert LetterFilter(status="discarded").of(book.shelf().index).num_rows == 1
+    assert DeadLetterFilter(status="discarded").of(book.read().index).num_rows == 1
     book.history.append("discarded", index.slice(1, 1))
-    assert LetterFilter(status="discarded").of(book.shelf().index).num_rows == 2
+    assert DeadLetterFilter(status="discarded").of(book.read().index).num_rows == 2
     assert len(book.history.file.read_bytes().splitlines()) == 2
 
 
-def test_a_spoilt_history_is_an_error_with_its_file(book: LetterBook) -> None:
+def test_a_spoilt_history_is_an_error_with_its_file(book: DeadLetterIndex) -> None:
     book.history.file.write_text("no JSON\n")
     with pytest.raises(ProjectError) as spoilt:
-        book.shelf()
+        book.read()
     assert spoilt.value.code == "letters-history"
     assert str(book.history.file) in spoilt.value.message
 
@@ -244,12 +244,12 @@ def test_many_letters_are_not_many_python_objects(tmp_path: Path) -> None:
         place.mkdir(parents=True, exist_ok=True)
         pq.write_table(table, place / f"{part}.parquet")
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    book = LetterBook(tmp_path)
-    shelf = book.shelf()
+    book = DeadLetterIndex(tmp_path)
+    shelf = book.read()
     assert count(shelf.index, "reason")[0]["count"] == 100_000
     assert len(shelf.newest(shelf.index, 5)) == 5
     book.history.append("discarded", shelf.index.slice(0, 60_000))
-    assert LetterFilter().of(book.shelf().index).num_rows == 40_000
+    assert DeadLetterFilter().of(book.read().index).num_rows == 40_000
     # KB, some of which are for libraries that are loaded only now
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 250_000
 
@@ -261,6 +261,6 @@ def test_late_rows_are_read_alike(tmp_path: Path) -> None:
     place.mkdir(parents=True)
     for name in ("x", "y"):
         pq.write_table(pa.Table.from_pylist([row | rest], schema=LATE), place / f"{name}.parquet")
-    shelf = late_rows(tmp_path)
+    shelf = late_row_store(tmp_path)
     assert count(shelf.index, "flow") == [{"flow": "counts", "count": 1, "newest": NOON}]
     assert shelf.newest(shelf.index, 5)[0]["row"] == '{"id": 1}'

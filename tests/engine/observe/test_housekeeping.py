@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from headrace.engine.letters.dead_letters import SCHEMA as LETTERS
-from headrace.engine.letters.dead_letters import LetterBox, read_letters
+from headrace.engine.letters.dead_letters import DeadLetterWriter, read_dead_letters
 from headrace.engine.observe.housekeeping import Housekeeper, merge_files, remove_old_generations
 from headrace.engine.state.generations import Generation
 from headrace.engine.state.locks import changing, reading
@@ -20,7 +20,7 @@ from headrace.engine.state.state import StateDir
 
 def letters(folder: Path, numbers: range, *, age: float = 3600.0) -> None:
     for number in numbers:
-        box = LetterBox(folder, "counts", "orders", "g1")
+        box = DeadLetterWriter(folder, "counts", "orders", "g1")
         box.add("malformed", "no", {"offset": number}, b"x")
         box.flush()
     for file in folder.rglob("*.parquet"):
@@ -33,12 +33,12 @@ def files(folder: Path) -> list[Path]:
 
 def test_many_small_files_become_one_and_no_record_is_lost_or_doubled(tmp_path: Path) -> None:
     letters(tmp_path, range(120))
-    before = sorted(read_letters(tmp_path)["id"].to_pylist())
+    before = sorted(read_dead_letters(tmp_path)["id"].to_pylist())
     assert merge_files(tmp_path / "counts", LETTERS) == 119
     assert len(files(tmp_path)) == 1
-    assert sorted(read_letters(tmp_path)["id"].to_pylist()) == before
+    assert sorted(read_dead_letters(tmp_path)["id"].to_pylist()) == before
     letters(tmp_path, range(100, 130))  # a batch that runs again writes its letters again
-    assert read_letters(tmp_path).num_rows == 130
+    assert read_dead_letters(tmp_path).num_rows == 130
 
 
 @pytest.mark.parametrize(("count", "age"), [(20, 3600.0), (120, 1.0)], ids=["few", "new"])

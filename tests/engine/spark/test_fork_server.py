@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 LIGHT = """
 from headrace.engine.spark import fork_server
 from headrace.engine.spark import workers
-workers.LOADED = ()
+workers.LIBRARIES = ()
 fork_server.main({place!r})
 """
 
@@ -138,6 +138,7 @@ def parents(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield pa.record_batch([names], ["command"])
 
 
+@pytest.mark.usefixtures("accelerated")
 @pytest.mark.spark
 def test_workers_come_from_it(spark: SparkSession) -> None:
     found = [row.command for row in spark.range(0, 1, 1, 1).mapInArrow(parents, "command string").collect()]

@@ -216,7 +216,7 @@ def test_looking_at_jars_does_not_import_pyspark() -> None:
 
 def test_the_command_prints_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEADRACE_JARS", str(tmp_path))
-    for made in ("make_archive", "compile_own_classes"):
+    for made in ("build_archive", "compile_helpers"):
         monkeypatch.setattr(f"headrace.cli.environment.jars.{made}", lambda report: None)
     present = JarSet.named("engine")
     present.home.mkdir()

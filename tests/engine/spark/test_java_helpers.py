@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from headrace.engine.spark import java_helpers
-from headrace.engine.spark.java_helpers import compile_own_classes, own_jar, own_settings
+from headrace.engine.spark import acceleration, java_helpers
+from headrace.engine.spark.acceleration import acceleration_of
+from headrace.engine.spark.java_helpers import compile_helpers, helpers_jar
+from headrace.project.model import SparkSpec
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -19,18 +21,26 @@ if TYPE_CHECKING:
 @pytest.fixture
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEADRACE_JARS", str(tmp_path))
+    monkeypatch.setattr(acceleration, "archive_options", list)
+
+
+def helper_settings(master: str, *, accelerate: bool = True) -> dict[str, str]:
+    settings = acceleration_of(SparkSpec(master=master, accelerate=accelerate)).settings()
+    settings.pop("spark.python.daemon.module", None)
+    return settings
 
 
 @pytest.mark.usefixtures("elsewhere")
 def test_it_is_compiled_once_without_a_jdk_and_used_where_it_is() -> None:
-    assert own_settings("local[*]") == {}
+    assert helper_settings("local[*]") == {}
     told: list[str] = []
-    compile_own_classes(told.append)
-    made = own_jar().stat().st_mtime_ns
-    compile_own_classes(told.append)
-    assert (told, own_jar().stat().st_mtime_ns) == ([], made)
-    assert own_settings("local[2]")["spark.hadoop.fs.file.impl"] == "headrace.LocalFiles"
-    assert own_settings("spark://h:7077") == {"spark.driver.extraClassPath": str(own_jar())}
+    compile_helpers(told.append)
+    made = helpers_jar().stat().st_mtime_ns
+    compile_helpers(told.append)
+    assert (told, helpers_jar().stat().st_mtime_ns) == ([], made)
+    assert helper_settings("local[2]")["spark.hadoop.fs.file.impl"] == "headrace.LocalFiles"
+    assert helper_settings("local[2]", accelerate=False) == {}
+    assert helper_settings("spark://h:7077") == {"spark.driver.extraClassPath": str(helpers_jar())}
 
 
 @pytest.mark.usefixtures("elsewhere")
@@ -38,11 +48,11 @@ def test_without_it_hadoop_serves_as_ever(monkeypatch: pytest.MonkeyPatch) -> No
     def fails(_sources: list[str]) -> dict[str, bytes]:
         raise OSError("no space left")
 
-    monkeypatch.setattr(java_helpers, "_compiled", fails)
+    monkeypatch.setattr(java_helpers, "compile_classes", fails)
     told: list[str] = []
-    compile_own_classes(told.append)
+    compile_helpers(told.append)
     assert "no space left" in told[0]
-    assert own_settings("local[*]") == {}
+    assert helper_settings("local[*]") == {}
 
 
 class Hadoop:
@@ -68,6 +78,7 @@ def hadoop(spark: SparkSession) -> Hadoop:
     return Hadoop(spark)
 
 
+@pytest.mark.usefixtures("accelerated")
 @pytest.mark.spark
 def test_the_session_sets_permissions_by_it(hadoop: Hadoop, tmp_path: Path) -> None:
     files = hadoop.files()
@@ -119,13 +130,15 @@ def _umask() -> int:
     return kept
 
 
+@pytest.mark.usefixtures("accelerated")
 @pytest.mark.spark
 def test_a_class_that_is_not_there_is_looked_for_once(spark: SparkSession) -> None:
     jvm: Any = spark.sparkContext._jvm
     loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
-    assert loader.getClass().getName() == "headrace.Classes"
+    assert loader.getClass().getName() == "headrace.MissingClassCache"
     assert loader.loadClass("org.apache.spark.SparkContext").getName() == "org.apache.spark.SparkContext"
-    for expected in ("java.lang.ClassNotFoundException", "headrace.Classes$Missing", "headrace.Classes$Missing"):
+    cached = "headrace.MissingClassCache$Missing"
+    for expected in ("java.lang.ClassNotFoundException", cached, cached):
         with pytest.raises(Exception, match=r"no\.such\.Name") as refused:
             loader.loadClass("no.such.Name")
         assert refused.value.java_exception.getClass().getName() == expected  # type: ignore[attr-defined]
@@ -140,7 +153,7 @@ def test_jars_that_come_later_are_found(spark: SparkSession, tmp_path: Path) -> 
     public class Plus extends org.apache.hadoop.hive.ql.exec.UDF {
         public Integer evaluate(Integer number) { return Integer.valueOf(number.intValue() + 1); }
     }"""
-    java_helpers._write(tmp_path / "later.jar", java_helpers._compiled([source]))
+    java_helpers.write_jar(tmp_path / "later.jar", java_helpers.compile_classes([source]))
     session = spark.newSession()
     session.sql(f"ADD JAR '{tmp_path / 'later.jar'}'")
     loader: Any = session._jsparkSession.sharedState().jarClassLoader()  # type: ignore[attr-defined]

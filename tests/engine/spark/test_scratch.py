@@ -86,12 +86,12 @@ def test_a_jvm_that_outlives_its_engine_keeps_its_folder(tmp_path: Path) -> None
     jvm = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert jvm.stdout is not None
     assert jvm.stdout.readline() == b"here\n"  # before that the system may not yet tell its command line
-    scratch.remember_jvm(folder, jvm.pid)
+    scratch.record_jvm(folder, jvm.pid)
     kill(dead)
     scratch.sweep(folder.parent)
     assert folder.exists()
     jvm.communicate(b"\n", timeout=10)
-    scratch.remember_jvm(folder, os.getpid())  # a process that has got its number
+    scratch.record_jvm(folder, os.getpid())  # a process that has got its number
     scratch.sweep(folder.parent)
     assert not folder.exists()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from headrace.engine.spark.acceleration import Acceleration, acceleration_of
 from headrace.engine.spark.session import settings
 from headrace.project.model import SparkSpec
 
@@ -36,15 +37,22 @@ def test_a_cluster_is_not_bound_to_loopback() -> None:
 def test_workers_elsewhere_and_of_another_python_begin_as_spark_has_them() -> None:
     log = Path("/log/engine.log")
     another = SparkSpec(conf={"spark.pyspark.python": "/opt/python"})
-    assert settings(SparkSpec(), log, JARS)["spark.python.daemon.module"] == "headrace.engine.spark.workers"
-    for spec in (another, SparkSpec(master="spark://h:7077")):
-        assert "spark.python.daemon.module" not in settings(spec, log, JARS)
+    used = settings(SparkSpec(), log, JARS, acceleration=acceleration_of(SparkSpec()))
+    assert used["spark.python.daemon.module"] == "headrace.engine.spark.workers"
+    for spec in (another, SparkSpec(master="spark://h:7077"), SparkSpec(accelerate=False)):
+        assert not acceleration_of(spec).fork_python
+        assert "spark.python.daemon.module" not in settings(spec, log, JARS, acceleration=acceleration_of(spec))
+
+
+def test_without_acceleration_nothing_is_added_to_spark() -> None:
+    assert acceleration_of(SparkSpec(accelerate=False)) == Acceleration()
+    assert Acceleration().settings() == {}
 
 
 def test_a_class_path_of_the_project_comes_after_ours() -> None:
     spec = SparkSpec(conf={"spark.driver.extraClassPath": "/opt/own.jar"})
-    ours = {"spark.driver.extraClassPath": "/jars/local.jar"}
-    made = settings(spec, Path("/log/engine.log"), JARS, own_classes=ours)
+    helpers = Acceleration(helpers=Path("/jars/local.jar"))
+    made = settings(spec, Path("/log/engine.log"), JARS, acceleration=helpers)
     assert made["spark.driver.extraClassPath"] == "/jars/local.jar:/opt/own.jar"
 
 

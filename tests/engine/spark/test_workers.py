@@ -57,6 +57,7 @@ def frozen(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield pa.record_batch([[gc.get_freeze_count()]], ["objects"])
 
 
+@pytest.mark.usefixtures("accelerated")
 @pytest.mark.spark
 def test_a_worker_does_not_look_for_garbage_in_what_was_loaded(spark: SparkSession) -> None:
     (row,) = spark.range(0, 1, 1, 1).mapInArrow(frozen, "objects bigint").collect()
@@ -79,6 +80,7 @@ def room(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield pa.record_batch([found], ["room"])
 
 
+@pytest.mark.usefixtures("accelerated")
 @pytest.mark.spark
 def test_a_worker_talks_to_spark_by_a_unix_socket_with_room(spark: SparkSession) -> None:
     rows = spark.range(0, 1, 1, 1).mapInArrow(room, "room bigint").collect()

@@ -71,7 +71,7 @@ def test_a_lock_of_another_machine_is_taken_over_only_when_it_is_over(root: Obje
     assert state.holder() is None
     with state.lock():
         assert state.holder() is not None
-    first.give_back()
+    first.release()
 
 
 def test_the_lock_of_a_killed_process_of_this_machine_is_free_at_once(root: ObjectPath) -> None:
@@ -82,8 +82,8 @@ def test_the_lock_of_a_killed_process_of_this_machine_is_free_at_once(root: Obje
     assert owner_of(file) is None
     second = Lease(file)
     assert second.take() is None
-    second.give_back()
-    first.give_back()
+    second.release()
+    first.release()
 
 
 def test_it_is_renewed_while_it_is_held(root: ObjectPath) -> None:
@@ -93,7 +93,7 @@ def test_it_is_renewed_while_it_is_held(root: ObjectPath) -> None:
     while time.monotonic() < until:
         assert lease.problem() is None
         time.sleep(0.02)
-    lease.give_back()
+    lease.release()
     assert not (root / "lock").exists()
 
 
@@ -107,7 +107,7 @@ def test_a_holder_that_was_taken_over_stops_for_good_and_leaves_the_lock(root: O
     assert found.code == "state-taken"
     assert "pid 77 on far" in found.message
     assert fault_of(found, has_run=True) == "own"
-    lease.give_back()
+    lease.release()
     assert owner_of(root / "lock") == Owner(77, "far")
 
 
@@ -130,7 +130,7 @@ def test_a_store_that_is_away_stops_the_holder_in_time_and_it_goes_on_later(
     while lease.problem() is not None and time.monotonic() < deadline:
         time.sleep(0.01)
     assert lease.problem() is None
-    lease.give_back()
+    lease.release()
 
 
 def test_a_store_that_knows_no_conditions_is_refused(root: ObjectPath, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,7 @@ def at(hour: int, minute: int = 0, day: int = 1) -> datetime:
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"schedule": "61 0 * * *"}, "not a time of cron: bad minute"),
+        ({"schedule": "61 0 * * *"}, "not a cron expression: bad minute"),
         ({"schedule": "0 0 * *"}, "five fields"),
         ({"schedule": "0 0 31 2 *"}, "bad day-of-month"),
         ({"schedule": {"cron": "0 0 * * *", "zone": "Asia/Kolkatta"}}, "Asia/Kolkata"),
@@ -54,7 +54,12 @@ def test_a_flow_waits_for_its_time_and_makes_up_for_missed_runs_once(tmp_path: P
     now, nightly = at(12), flow(schedule="0 3 * * *")
     table = Timetable(StateDir(tmp_path), clock=lambda: now)
     assert not table.is_due(nightly)
-    assert table.told(nightly) == {"cron": "0 3 * * *", "zone": "UTC", "last": None, "next": at(3, day=2).isoformat()}
+    assert table.describe(nightly) == {
+        "cron": "0 3 * * *",
+        "zone": "UTC",
+        "last": None,
+        "next": at(3, day=2).isoformat(),
+    }
     now = at(3, 1, day=5)
     later = Timetable(StateDir(tmp_path), clock=lambda: now)
     assert later.is_due(nightly)
@@ -62,7 +67,7 @@ def test_a_flow_waits_for_its_time_and_makes_up_for_missed_runs_once(tmp_path: P
     now = at(3, 20, day=5)
     later.ends(nightly)
     assert not later.is_due(nightly)
-    told = Timetable(StateDir(tmp_path), clock=lambda: now).told(nightly)
+    told = Timetable(StateDir(tmp_path), clock=lambda: now).describe(nightly)
     assert told is not None
     assert (told["last"], told["next"]) == (at(3, 1, day=5).isoformat(), at(3, day=6).isoformat())
 
@@ -72,4 +77,4 @@ def test_by_hand_it_runs_at_once(tmp_path: Path) -> None:
     assert table.is_due(flow(schedule="0 3 1 1 *"))
     assert not table.holds(flow(schedule="0 3 1 1 *"))
     assert table.is_due(flow())
-    assert table.told(flow()) is None
+    assert table.describe(flow()) is None

@@ -16,9 +16,9 @@ from headrace.core.files.object_store import ObjectStore
 from headrace.core.files.objects import ObjectPath
 from headrace.core.files.state_files import write_atomically
 from headrace.engine.inputs.heartbeat import heartbeat_file, read_heartbeat, write_heartbeat
-from headrace.engine.letters.dead_letter_index import LetterBook, LetterFilter
-from headrace.engine.letters.dead_letters import LetterBox, forget_batch, read_letters
-from headrace.engine.letters.late_rows import LateBox, read_late
+from headrace.engine.letters.dead_letter_index import DeadLetterFilter, DeadLetterIndex
+from headrace.engine.letters.dead_letters import DeadLetterWriter, forget_batch, read_dead_letters
+from headrace.engine.letters.late_rows import LateRowWriter, read_late_rows
 from headrace.engine.observe.housekeeping import merge_files, remove_old_generations
 from headrace.engine.observe.probes import ClosedLetterCounter, FileCounter
 from headrace.engine.positions.positions import PositionLog, known_batch_ends, log_file, read_log
@@ -62,24 +62,24 @@ def test_generations_are_made_switched_and_removed(state: StateDir) -> None:
 def test_letters_are_kept_listed_closed_and_counted(state: StateDir) -> None:
     folder = state.dead_letters
     for generation, first in (("g1-a", 0), ("g2-b", 10)):
-        box = LetterBox(folder, "copies", "orders", generation)
+        box = DeadLetterWriter(folder, "copies", "orders", generation)
         for number in range(first, first + 10):
             box.add("malformed", "no number", {"offset": number}, f"record {number}".encode())
         box.flush()
-    book = LetterBook(folder)
-    shelf = book.shelf()
-    assert LetterFilter(flow="copies").of(shelf.index).num_rows == 20
+    book = DeadLetterIndex(folder)
+    shelf = book.read()
+    assert DeadLetterFilter(flow="copies").of(shelf.index).num_rows == 20
     assert b"record 13" in pa.concat_tables(shelf.fetch(shelf.index))["value"].to_pylist()
     with book.history.lock():
         book.history.append("discarded", shelf.index.slice(0, 3))
         book.history.append("replayed", shelf.index.slice(3, 1), replay="r1")
-    assert LetterFilter().of(book.shelf("copies").index).num_rows == 16
-    assert read_letters(folder).num_rows == 20
+    assert DeadLetterFilter().of(book.read("copies").index).num_rows == 16
+    assert read_dead_letters(folder).num_rows == 20
     counter, closed = FileCounter(folder, "reason"), ClosedLetterCounter(folder)
     for meter in (counter, closed, counter, closed):
         meter.measure()
     assert (counter.counts, closed.of("copies")) == ({"copies": {"malformed": 20}}, 4)
-    assert merge_files(folder / "copies", book.met().schema) == 0, "nobody could be asked to wait"
+    assert merge_files(folder / "copies", book.read_without_status().schema) == 0, "nobody could be asked to wait"
 
 
 def test_what_a_batch_put_aside_is_forgotten_when_it_runs_again(
@@ -87,20 +87,20 @@ def test_what_a_batch_put_aside_is_forgotten_when_it_runs_again(
 ) -> None:
     for number in (4, 5):
         monkeypatch.setattr("headrace.engine.letters.dead_letters.running_batch", lambda number=number: number)
-        box = LetterBox(state.dead_letters, "copies", "orders", "g1-a")
+        box = DeadLetterWriter(state.dead_letters, "copies", "orders", "g1-a")
         box.add("malformed", "", {"offset": number}, b"x")
         box.flush()
     forget_batch(state.dead_letters, "copies", "g1-a", 5)
-    assert read_letters(state.dead_letters)["batch"].to_pylist() == [4]
+    assert read_dead_letters(state.dead_letters)["batch"].to_pylist() == [4]
 
 
 def test_late_rows_are_kept_once_however_often_the_batch_runs(state: StateDir) -> None:
     rows = pa.RecordBatch.from_pylist([{"at": datetime(2026, 1, 1, tzinfo=UTC), "id": 1}])
     for _ in range(2):
-        box = LateBox(state.late, "counts", "orders", "g1-a")
+        box = LateRowWriter(state.late, "counts", "orders", "g1-a")
         box.add(rows, "at", [{"offset": 7}], BatchTimes(3, 0, 0, 0))
         box.flush()
-    assert read_late(state.late)["batch"].to_pylist() == [3]
+    assert read_late_rows(state.late)["batch"].to_pylist() == [3]
 
 
 def test_positions_are_logged_every_ten_seconds_and_stay_small(state: StateDir) -> None:

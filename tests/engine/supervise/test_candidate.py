@@ -30,7 +30,7 @@ from headrace.engine.supervise import candidate, candidate_alignment, candidate_
 from headrace.engine.supervise.background import Notes
 from headrace.plan.model import FlowPlan
 from headrace.plan.planner import make_plan
-from headrace.project.loader import Project, defined_by, load
+from headrace.project.loader import Project, load, load_stored_definition
 from headrace.sinks.lake import LakeSink
 from headrace.sinks.lake.undo import plan_undo
 from headrace.sources.kafka import KafkaSource
@@ -97,7 +97,7 @@ def code_of(call: Callable[[], Any]) -> str:
 
 def test_a_definition_can_be_run_after_all_files_have_changed(shop: Shop) -> None:
     shop.write(NEW)
-    then = defined_by(shop.project, shop.first.definition.read_text(), "then")
+    then = load_stored_definition(shop.project, shop.first.definition.read_text(), "then")
     assert then.sql_of("sums") == OLD
     assert then.context == shop.project.context
     assert candidate.running_definition(shop.project, shop.state, "sums").flow.sql != shop.flow.sql
@@ -121,7 +121,7 @@ profiles: {p: {state: elsewhere}}
     file = tmp_path / "g1" / "definition.yaml"
     Generation(tmp_path / "g1").define(text)
     assert oct(file.stat().st_mode)[-3:] == "600"
-    again = defined_by(load(tmp_path), file.read_text(), "then")
+    again = load_stored_definition(load(tmp_path), file.read_text(), "then")
     assert again.spec.flows["f"] == project.spec.flows["f"]
     assert again.spec.state == ".headrace", "where it runs is the business of the project that runs it"
     assert "open-sesame" in again.secrets.values
@@ -134,8 +134,8 @@ def test_a_candidate_is_current_for_whoever_looks_from_it(shop: Shop) -> None:
     generations = shop.state.generations("sums")
     assert (generations.current(), generations.candidate()) == (shop.first, made)
     assert made.manifest.parent == shop.first.id
-    assert shop.state.beside("sums").current("sums") == made
-    assert shop.state.beside("other").current("sums") == shop.first
+    assert shop.state.with_candidate("sums").current("sums") == made
+    assert shop.state.with_candidate("other").current("sums") == shop.first
     assert made.definition.read_text() == shop.project.definition()
     generations.switch(made)
     assert generations.candidate() is None, "what is current is no candidate any more"

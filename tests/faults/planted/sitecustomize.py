@@ -1,17 +1,20 @@
-"""Planted bugs and further places to die. Python loads this in the engine and its workers: it is on their PYTHONPATH.
+"""Planted bugs and crashes. Python loads this module in the engine and its workers: it is on their PYTHONPATH.
 
-`FAULTS_PLANT=loss,no_fence` plants bugs; `HEADRACE_CRASH=kafka_sent:3:rides` kills the engine inside a sink. Modules of
-Headrace are changed right after they are loaded, so that production code knows nothing of all this.
+`FAULTS_PLANT=loss,no_fence` plants bugs; `HEADRACE_CRASH=kafka_sent:3:rides` kills the engine inside a sink;
+`HEADRACE_ACCELERATE=0` makes every project run as with `spark.accelerate: false`. Modules of Headrace are changed right
+after they are loaded, so that production code contains none of this.
 
 Bugs: `loss` drops one event while decoding, `duplicate` writes one batch of windows to the lake again under another
-mark, `no_fence` overlooks the mark of a Kafka transaction, `no_lake_mark` commits to the lake without one,
+mark, `no_fence` ignores the mark of a Kafka transaction, `no_lake_mark` commits to the lake without one,
 `no_manifest` writes files as Spark does by default.
 
-Points: `kafka_sent` records are at the broker, their transaction is open; `kafka_committed` the first transaction of a
-batch is committed, the task has not ended; `lake_committed` the lake has the batch, the engine does not know yet;
-`files_staged` all files are written, there is no manifest; `files_manifest` there is one, no file has its name yet;
-`files_half` one file has its name; `postgres_staged` tasks have copied their rows, nothing is merged; `postgres_merged`
-the table has the batch, the engine does not know yet.
+Crashes: `between_sinks:3` kills the engine, as `kill -9` does, when any flow reaches that milestone in its batch 3
+(`headrace.engine.state.milestones`); `between_sinks:3:orders` when the flow `orders` does. Further points:
+`kafka_sent` the broker has the records, their transaction is open; `kafka_committed` the first transaction of a batch
+is committed, the task has not ended; `lake_committed` the lake has the batch, the engine does not know yet;
+`files_staged` all files are written, no manifest exists; `files_manifest` the manifest exists, no file has its final
+name; `files_half` one file has its final name; `postgres_staged` tasks have copied their rows, nothing is merged;
+`postgres_merged` the table has the batch, the engine does not know yet.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from __future__ import annotations
 import importlib.abc
 import importlib.machinery
 import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -30,16 +34,41 @@ LOST = "r0000777"
 BUGS = frozenset(filter(None, os.environ.get("FAULTS_PLANT", "").split(",")))
 
 
+def crash(engine: int) -> None:
+    """Kill a process and all its descendants: the JVM and its Python workers have process groups of their own."""
+    import psutil
+
+    process = psutil.Process(engine)
+    family = [process.pid, *(child.pid for child in process.children(recursive=True))]
+    for pid in (*(pid for pid in family if pid != os.getpid()), os.getpid()):
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue  # it has ended meanwhile
+
+
+def crash_at_milestone(milestone: str, flow: str, batch_id: int) -> None:
+    if os.environ.get("HEADRACE_CRASH") in (f"{milestone}:{batch_id}", f"{milestone}:{batch_id}:{flow}"):
+        crash(os.getpid())
+
+
 def die_at(point: str, flow: str, batch_id: int) -> None:
-    """Like crash_points.reach, also in a Python worker; in a later batch when the named one has no rows."""
-    asked, _, rest = os.environ.get("HEADRACE_CRASH", "").partition(":")
-    if asked != point:
+    """Kill the engine from inside a sink, also from a Python worker; in a later batch if the named one has no rows."""
+    planted, _, rest = os.environ.get("HEADRACE_CRASH", "").partition(":")
+    if planted != point:
         return
     batch, _, only = rest.partition(":")
     if batch_id >= int(batch) and only in ("", flow):
-        from headrace.engine.flows.crash_points import crash
-
         crash(int(Path(os.environ["FAULTS_LOCK"]).read_text()))
+
+
+def plant_in_milestones(module: ModuleType) -> None:
+    module.observe(crash_at_milestone)
+
+
+def plant_in_acceleration(module: ModuleType) -> None:
+    if os.environ.get("HEADRACE_ACCELERATE") == "0":
+        module.acceleration_of = lambda _spec: module.Acceleration()
 
 
 def plant_in_decode(module: ModuleType) -> None:
@@ -159,6 +188,8 @@ def plant_in_postgres(module: ModuleType) -> None:
 
 
 PLANTS: dict[str, Callable[[ModuleType], None]] = {
+    "headrace.engine.state.milestones": plant_in_milestones,
+    "headrace.engine.spark.acceleration": plant_in_acceleration,
     "headrace.engine.inputs.decode": plant_in_decode,
     "headrace.sinks.kafka.transactions": plant_in_transactions,
     "headrace.sinks.lake": plant_in_lake,

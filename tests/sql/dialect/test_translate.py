@@ -12,7 +12,7 @@ from tests.sql.cases import QUERIES, SCHEMAS
 from headrace.core.schema import from_ddl
 from headrace.sql.dialect.dotted import check_dotted
 from headrace.sql.dialect.translate import DialectInput, translate
-from headrace.sql.input_reads import reads
+from headrace.sql.input_reads import input_reads
 from headrace.sql.lateness import LateRule, TimedInput, late_rules
 from headrace.sql.query import Query, SqlError, parse
 from headrace.sql.streaming import output_refusals, refusals
@@ -279,7 +279,7 @@ def test_dotted_columns_that_do_not_fit_together(sql: str, words: str) -> None:
 def parts_of(query: Query) -> tuple[object, ...]:
     schemas = {"booking": BOOKING}
     timed = {"booking": TimedInput("event_timestamp", BOOKING.names)}
-    found = reads(query, schemas, {"booking": "event_timestamp"})["booking"]
+    found = input_reads(query, schemas, {"booking": "event_timestamp"})["booking"]
     return found.columns, found.filters, late_rules(query, timed), output_refusals(query, "append", ["event_timestamp"])
 
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from headrace.engine.letters import dead_letter_index
-    from headrace.engine.letters.dead_letter_index import DeadLetterStore, LetterBook
+    from headrace.engine.letters.dead_letter_index import DeadLetterIndex, DeadLetterStore
     from headrace.engine.replay import replay as engine_replay
     from headrace.engine.replay import replay_folders, replay_plan
     from headrace.engine.replay.replay import ReplayOutcome
@@ -82,11 +82,11 @@ def list_(
 ) -> None:
     """List dead letters, the newest first; on a terminal grouped by reason."""
     _, book, flow = _open(target)
-    letter_filter = dead_letter_index.LetterFilter(
+    letter_filter = dead_letter_index.DeadLetterFilter(
         flow, stream, reason, moment(since), None if status == "all" else status
     )
-    with book.reading(flow):
-        store = book.shelf(flow)
+    with book.locked(flow):
+        store = book.read(flow)
         chosen = letter_filter.of(store.index)
         rows = store.newest(chosen, limit or None)
     if json:
@@ -114,10 +114,10 @@ def count_(
 ) -> None:
     """Count dead letters."""
     _, book, flow = _open(target)
-    letter_filter = dead_letter_index.LetterFilter(
+    letter_filter = dead_letter_index.DeadLetterFilter(
         flow, stream, reason, moment(since), None if status == "all" else status
     )
-    print_counts(letter_filter.of(book.shelf(flow).index), by, json)
+    print_counts(letter_filter.of(book.read(flow).index), by, json)
 
 
 @app.command()
@@ -132,8 +132,8 @@ def show(
     if raw and json:
         raise usage_error("--raw and --json exclude each other", "leave one of them out")
     _, book, _ = _open(target)
-    with book.reading():
-        store = book.shelf()
+    with book.locked():
+        store = book.read()
         letters = book.find(store, [letter])
         row = next(store.fetch(letters)).to_pylist()[0] | {"status": letters["status"][0].as_py()}
     if raw:
@@ -176,7 +176,7 @@ def discard(
     _check_choice(ids, all_, {"--reason": reason, "--flow": flow})
     _, book, _ = _open(target)
     with nullcontext() if dry_run else book.history.lock():
-        chosen = _with_status(_select(book, book.shelf(), ids, flow, reason), ("open",))
+        chosen = _with_status(_select(book, book.read(), ids, flow, reason), ("open",))
         _refuse_half_replayed(book, chosen)
         if chosen.num_rows and not dry_run:
             confirm(f"Discard {letter_count(chosen.num_rows)}?", yes)
@@ -210,8 +210,8 @@ def replay(
             "--reason selects dead letters of a flow, and cannot be combined with ids", "leave one of them out"
         )
     loaded, book, _ = _open(target)
-    with nullcontext() if dry_run else book.history.lock(), book.reading():
-        store = book.shelf()
+    with nullcontext() if dry_run else book.history.lock(), book.locked():
+        store = book.read()
         chosen = _select(book, store, ids, flow, reason)
         plan = _plan(loaded, store, chosen, ids, flow)
         if plan.refused and not plan.replays:
@@ -280,10 +280,10 @@ def _report(plan: ReplayPlan, outcomes: list[ReplayOutcome], dry_run: bool, json
         raise typer.Exit(int(Exit.FAILED))
 
 
-def _open(target: ProjectTarget) -> tuple[Project, LetterBook, str | None]:
+def _open(target: ProjectTarget) -> tuple[Project, DeadLetterIndex, str | None]:
     """Return the project, the index of its dead letters and the named flow."""
     flow, (project, state) = target.flow(), target.open()
-    book = dead_letter_index.LetterBook(state.dead_letters)
+    book = dead_letter_index.DeadLetterIndex(state.dead_letters)
     if flow is not None and flow not in project.spec.flows and not (book.folder / flow).is_dir():
         raise unknown_flow(flow, project.spec.flows)
     return project, book, flow
@@ -303,11 +303,11 @@ def _check_choice(ids: list[str] | None, everything: bool, filters: dict[str, st
 
 
 def _select(
-    book: LetterBook, store: DeadLetterStore, ids: list[str] | None, flow: str | None, reason: str | None
+    book: DeadLetterIndex, store: DeadLetterStore, ids: list[str] | None, flow: str | None, reason: str | None
 ) -> pa.Table:
     if ids:
         return book.find(store, ids)
-    return dead_letter_index.LetterFilter(flow=flow, reason=reason, status=None).of(store.index)
+    return dead_letter_index.DeadLetterFilter(flow=flow, reason=reason, status=None).of(store.index)
 
 
 def _with_status(chosen: pa.Table, status: tuple[str, ...]) -> pa.Table:
@@ -317,7 +317,7 @@ def _with_status(chosen: pa.Table, status: tuple[str, ...]) -> pa.Table:
     return chosen.filter(pc.is_in(chosen["status"], pa.array(status)))
 
 
-def _refuse_half_replayed(book: LetterBook, chosen: pa.Table) -> None:
+def _refuse_half_replayed(book: DeadLetterIndex, chosen: pa.Table) -> None:
     """Reject dead letters of an unfinished replay: they may be in some sinks already."""
     unfinished = replay_folders.UnfinishedReplays(book.folder.parent / "replays")
     for flow in sorted(unfinished.flows() & set(chosen["flow"].unique().to_pylist())):

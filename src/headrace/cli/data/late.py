@@ -12,7 +12,7 @@ from headrace.cli.terminal.output import printer
 from headrace.cli.terminal.project_args import Json, Names, ProjectTarget, project_options
 from headrace.core.errors import unknown_flow
 from headrace.core.lazy import lazy_modules
-from headrace.engine.letters.dead_letters import kept_files
+from headrace.engine.letters.task_rows import locked_files
 
 if TYPE_CHECKING:
     from headrace.core.files.state_files import StatePath
@@ -41,9 +41,9 @@ def list_(
 ) -> None:
     """List late rows, the newest first, with the watermark that had passed them."""
     folder, flow = _late(target)
-    with kept_files(folder, flow):
-        store = dead_letter_index.late_rows(folder, flow)
-        chosen = dead_letter_index.LetterFilter(stream=stream, since=moment(since)).of(store.index)
+    with locked_files(folder, flow):
+        store = dead_letter_index.late_row_store(folder, flow)
+        chosen = dead_letter_index.DeadLetterFilter(stream=stream, since=moment(since)).of(store.index)
         items = [_document(row) for row in store.newest(chosen, limit or None)]
     if json:
         printer.document({"items": items, "total": chosen.num_rows, "next": None})
@@ -67,8 +67,8 @@ def count_(
     json: Json = False,
 ) -> None:
     """Count late rows."""
-    store = dead_letter_index.late_rows(*_late(target))
-    print_counts(dead_letter_index.LetterFilter(stream=stream, since=moment(since)).of(store.index), by, json)
+    store = dead_letter_index.late_row_store(*_late(target))
+    print_counts(dead_letter_index.DeadLetterFilter(stream=stream, since=moment(since)).of(store.index), by, json)
 
 
 def _late(target: ProjectTarget) -> tuple[StatePath, str | None]:

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from headrace.engine.spark.class_archive import make_archive
+from headrace.engine.spark.class_archive import build_archive
 from headrace.engine.spark.jars import SetName, fetch
-from headrace.engine.spark.java_helpers import compile_own_classes
+from headrace.engine.spark.java_helpers import compile_helpers
 
 
 def jars(
@@ -21,8 +21,8 @@ def jars(
     sets: tuple[SetName, ...] = ("engine", "s3") if s3 else ("engine",)
     report = _say_nothing if quiet else _say
     paths = [path for name in sets for path in fetch(name, report=report)]
-    compile_own_classes(report)
-    make_archive(report)
+    compile_helpers(report)
+    build_archive(report)
     if json:
         typer.echo(dumps([{"name": path.name, "path": str(path)} for path in paths], indent=2))
     elif not quiet:

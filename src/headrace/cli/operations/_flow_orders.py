@@ -13,7 +13,7 @@ from headrace.cli.terminal.completion import complete_flows
 from headrace.cli.terminal.output import printer
 from headrace.core.errors import Exit, ProjectError, did_you_mean
 from headrace.engine.state.orders import give_order
-from headrace.engine.state.status_file import look
+from headrace.engine.state.status_file import read_status
 
 if TYPE_CHECKING:
     from headrace.engine.state.orders import FlowOrder, Want
@@ -41,7 +41,7 @@ class FlowOrders:
 
     def flows(self, names: Sequence[str]) -> dict[str, Flow]:
         """The status of these flows. Waits while the engine has not reported yet."""
-        while (reading := look(self.state)).freshness == "stale":
+        while (reading := read_status(self.state)).freshness == "stale":
             self._wait("the engine does not report: it is paused, overloaded or still starting")
         if reading.freshness == "no-engine":
             raise no_engine()

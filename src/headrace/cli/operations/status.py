@@ -14,7 +14,7 @@ from headrace.cli.terminal.engines import flows_of, seconds_of
 from headrace.cli.terminal.output import printer
 from headrace.cli.terminal.project_args import Json, Names, ProjectTarget, project_options
 from headrace.engine.state.state import StateDir
-from headrace.engine.state.status_file import look
+from headrace.engine.state.status_file import read_status
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -44,7 +44,10 @@ def status(
     state = StateDir.of(place.context)
     pause = seconds_of("--every", every)
     while True:
-        reading, other_parts = look(state), {"tables": tables_of(place.context), "serve": serving_of(place.store)}
+        reading, other_parts = (
+            read_status(state),
+            {"tables": tables_of(place.context), "serve": serving_of(place.store)},
+        )
         if not watch:
             _print(reading, other_parts, flows, json)
             return

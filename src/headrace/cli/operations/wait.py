@@ -15,7 +15,7 @@ from headrace.cli.terminal.engines import flows_of, seconds_of
 from headrace.cli.terminal.output import printer, usage_error
 from headrace.cli.terminal.project_args import Json, ProjectTarget, project_options
 from headrace.core.errors import Exit, ProjectError, did_you_mean
-from headrace.engine.state.status_file import STATES, look
+from headrace.engine.state.status_file import STATES, read_status
 
 Holds = Callable[[dict[str, Any]], bool]
 
@@ -48,7 +48,7 @@ def wait(
     state = target.state()
     deadline = time.monotonic() + seconds_of("--timeout", timeout)
     while True:
-        reading = look(state)
+        reading = read_status(state)
         flow = next(iter(flows_of(reading.to_json(), flows)), None)
         if flow is not None and reading.freshness == "no-engine":
             flow = _without_engine(flow)

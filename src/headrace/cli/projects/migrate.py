@@ -37,24 +37,24 @@ def dagger(
         Path | None,
         typer.Option(metavar="FILE", help="A descriptor set, for names of messages and numbers of fields."),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Also into a folder that is not empty.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be written.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Write into a folder that is not empty.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be written, and write nothing.")] = False,
     json: Json = False,
 ) -> None:
-    """Make a project that does what a Dagger job does.
+    """Convert a Dagger job to a project.
 
-    Its SQL stays as it is. What could not be carried over is listed, and written into MIGRATION.md; secrets become
-    references to the environment.
+    The SQL is unchanged. Settings that cannot be converted are listed and written to MIGRATION.md. Secrets become
+    references to environment variables.
     """
     draft = migrate_dagger.migrate(file, descriptors)
     folder = output or Path(str(draft.document["project"]))
     refuse_occupied(folder, force)
     if not dry_run:
         write_files(folder, draft.files)
-    _tell(draft, folder, written=not dry_run, json=json)
+    _report(draft, folder, written=not dry_run, json=json)
 
 
-def _tell(draft: Draft, folder: Path, *, written: bool, json: bool) -> None:
+def _report(draft: Draft, folder: Path, *, written: bool, json: bool) -> None:
     if json:
         printer.document(
             {

@@ -43,7 +43,7 @@ def plan(
 
     loaded, flows = target.load(), target.flows
     state = StateDir.of(loaded.context)
-    plan_ = planner.make_plan(loaded, flows, lambda name, _spec: schemas.kept_schema(state, name))
+    plan_ = planner.make_plan(loaded, flows, lambda name, _spec: schemas.stored_schema(state, name))
     changes = changes_of(loaded, state, plan_)
     verdicts = {name: change.to_json() for name, change in changes.items()}
     if json:
@@ -87,7 +87,7 @@ _STYLES = {"new_generation": "yellow", "refused": "red"}
 def _add_change(tree: Tree, change: dict[str, Any]) -> None:
     from rich.text import Text
 
-    branch = tree.add(Text(explain.words_of(change), style=_STYLES.get(change["verdict"], "green")))
+    branch = tree.add(Text(explain.change_summary(change), style=_STYLES.get(change["verdict"], "green")))
     for reason in change["reasons"]:
         branch.add(Text(reason))
 

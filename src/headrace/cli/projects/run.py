@@ -137,7 +137,7 @@ def _children(
 
 def _plan(project: Project, state: Any, flows: Sequence[str]) -> Plan:
     def shape_of(name: str, spec: TableSpec) -> TableShape | None:
-        return view_planning.kept_shape(project, name, spec) or spec.shape(name, project.context)
+        return view_planning.known_shape(project, name, spec) or spec.shape(name, project.context)
 
     plan = planner.make_plan(
         project, flows, lambda name, spec: state_schemas.infer_schema(project, state, name, spec), shape_of
@@ -329,7 +329,7 @@ def _candidate_line(switch: CandidateSwitch) -> str:
 
 def _finish(runs: Sequence[FlowRun], project: Project, json: bool) -> None:
     # the index has no record bytes: there may be very many records
-    index = dead_letter_index.LetterBook(StateDir.of(project.context).dead_letters).met().index
+    index = dead_letter_index.DeadLetterIndex(StateDir.of(project.context).dead_letters).read_without_status().index
     counts = {group["flow"]: group["count"] for group in dead_letter_index.count(index, "flow")}
     if json:
         printer.line({"flows": [{**_document(run), "dead_letters": counts.get(run.plan.name, 0)} for run in runs]})

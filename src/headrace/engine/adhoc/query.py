@@ -16,13 +16,13 @@ from sqlglot import exp
 from headrace.core.capabilities import lake_paths
 from headrace.core.errors import ProjectError, did_you_mean
 from headrace.core.records import spark_schema
-from headrace.engine.inputs.inputs import Reading, read_stream
+from headrace.engine.inputs.inputs import ReadOptions, read_stream
 from headrace.engine.inputs.lake import is_table
-from headrace.engine.letters.dead_letters import read_letters
-from headrace.engine.letters.late_rows import read_late
+from headrace.engine.letters.dead_letters import read_dead_letters
+from headrace.engine.letters.late_rows import read_late_rows
 from headrace.engine.spark.failures import from_worker
 from headrace.engine.spark.functions import register as register_functions
-from headrace.engine.spark.sql_errors import from_failure, in_question
+from headrace.engine.spark.sql_errors import from_failure, from_query_analysis
 from headrace.engine.state.schemas import infer_schema
 from headrace.engine.state.state import StateDir
 from headrace.engine.tables.table_rows import register_table
@@ -87,7 +87,7 @@ class AdHocSession:
             register_functions(self.spark, [expanded.sql], self.project)
             return _variants_as_json(self.spark.sql(expanded.sql)).toArrow()
         except AnalysisException as error:
-            raise self._with_known_inputs(in_question(error, expanded, self._functions)) from error
+            raise self._with_known_inputs(from_query_analysis(error, expanded, self._functions)) from error
         except (PySparkException, Py4JJavaError) as error:
             raise from_worker(str(error)) or from_failure(str(error)) from error
         except ValueError as error:
@@ -115,7 +115,7 @@ class AdHocSession:
 
     def undecoded(self) -> dict[str, int]:
         """The number of records of each stream that could not be decoded since the last call."""
-        counts = Counter(read_letters(self.letters)["stream"].to_pylist())
+        counts = Counter(read_dead_letters(self.letters)["stream"].to_pylist())
         shutil.rmtree(self.letters, ignore_errors=True)
         return dict(counts)
 
@@ -131,9 +131,9 @@ class AdHocSession:
     def _register(self, name: str, statement: str) -> DialectInput:
         assert self.project is not None
         if name == DEAD_LETTERS:
-            self.spark.createDataFrame(read_letters(self.state.dead_letters)).createOrReplaceTempView(name)
+            self.spark.createDataFrame(read_dead_letters(self.state.dead_letters)).createOrReplaceTempView(name)
         elif name == LATE_ROWS:
-            self.spark.createDataFrame(read_late(self.state.late)).createOrReplaceTempView(name)
+            self.spark.createDataFrame(read_late_rows(self.state.late)).createOrReplaceTempView(name)
         elif name in self.project.spec.streams:
             self._register_stream(self.project, name, statement)
             return self._known(name, self.project.spec.streams[name].event_time)
@@ -151,7 +151,7 @@ class AdHocSession:
     def _register_stream(self, project: Project, name: str, statement: str) -> None:
         spec = project.spec.streams[name]
         schema = declared_schema(project, name, spec) or infer_schema(project, self.state, name, spec)
-        reading = Reading("sql", project.context, streaming=False, until_caught_up=True, letters=self.letters)
+        reading = ReadOptions("sql", project.context, streaming=False, until_caught_up=True, letters=self.letters)
         spec.source.check(project.context)
         metadata = tuple(column for column in spec.source.metadata if column in statement.lower())
         frame = read_stream(self.spark, StreamInput(name, spec, schema, None, (), metadata), reading, self.state)

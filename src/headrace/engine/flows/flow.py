@@ -17,7 +17,7 @@
           |
     batch writer             `batch_writer`: checks the lease, then writes the rows to one sink after the other
           |
-    sinks                    each writes the batch (flow, generation, batch number) once, also if Spark repeats it
+    sinks                    an exactly-once sink skips a batch (flow, generation, number) that it already has
           |
     checkpoint commit        Spark writes the commit file; the next batch starts
 
@@ -40,13 +40,12 @@ from headrace.core.python_stage import PythonStage
 from headrace.core.records import spark_schema
 from headrace.core.rows import drain
 from headrace.core.tallies.tally import ENGINE, Tally
-from headrace.engine.flows import crash_points
 from headrace.engine.flows.checks import check_rows, check_schema, check_slots
 from headrace.engine.flows.reports import ReportWriter, report_runs
 from headrace.engine.flows.view_flow import ViewWriter, view_feed, view_session
 from headrace.engine.inputs.backfill import histories, is_pending, prepare
-from headrace.engine.inputs.inputs import Reading, python_stage, register
-from headrace.engine.letters.dead_letters import LetterBox, forget_batch
+from headrace.engine.inputs.inputs import ReadOptions, python_stage, register
+from headrace.engine.letters.dead_letters import DeadLetterWriter, forget_batch
 from headrace.engine.positions.rewind import finish_row_removal
 from headrace.engine.positions.topics import check_topics
 from headrace.engine.positions.upgrade import record_query_id, resolve_generation
@@ -55,6 +54,7 @@ from headrace.engine.spark.failures import from_query
 from headrace.engine.spark.functions import register_for
 from headrace.engine.spark.progress import OUTPUT, rows_out
 from headrace.engine.spark.sql_errors import from_analysis
+from headrace.engine.state import milestones
 from headrace.engine.state.generations import Generation
 from headrace.engine.state.state import StateDir
 from headrace.plan.model import FlowPlan, Input, LakeInput, SinkStep, StreamInput
@@ -185,7 +185,7 @@ class FlowStarter:
         if flow.state:
             excluded = session.conf.get(_EXCLUDED, "") or ""
             session.conf.set(_EXCLUDED, ",".join(filter(None, (excluded, _EMPTY_BRANCHES))))
-        reading = Reading(
+        reading = ReadOptions(
             flow=flow.name,
             context=self.project.context,
             until_caught_up=self.until_caught_up or flow.spec.mode == "batch",
@@ -290,8 +290,8 @@ def batch_writer(
         try:
             for number, step in enumerate(flow.sinks):
                 check()
-                crash_points.reach("between_sinks" if number else "before_batch", flow.name, batch_id)
-                letters = LetterBox(folder, flow.name, step.id, generation)
+                milestones.reach("between_sinks" if number else "before_batch", flow.name, batch_id)
+                letters = DeadLetterWriter(folder, flow.name, step.id, generation)
                 batch = Batch(flow.name, generation, batch_id, step.id, flow.spec.output, context, letters, tally)
                 if stage is not None and isinstance(step.sink, WritesStage):
                     tally.add_batch(flow.name, batch_id, rows_out(step.sink.write_stage(stage.on(rows), batch)))
@@ -299,7 +299,7 @@ def batch_writer(
                     step.sink.write_batch(rows, batch)
             if not whole:
                 drain(rows)
-            crash_points.reach("after_sinks", flow.name, batch_id)
+            milestones.reach("after_sinks", flow.name, batch_id)
             check()
         finally:
             if shared:

@@ -13,14 +13,14 @@ from headrace.core.files.state_files import StatePath, remove_tree, spark_path
 from headrace.core.lazy import lazy_modules
 from headrace.core.tables import WEIGHT
 from headrace.core.tallies.tally import ENGINE, Tally
-from headrace.engine.flows import crash_points
 from headrace.engine.inputs.lake import newest_version
-from headrace.engine.letters.dead_letters import LetterBox
+from headrace.engine.letters.dead_letters import DeadLetterWriter
+from headrace.engine.state import milestones
 from headrace.engine.state.generations import Generation
 from headrace.engine.tables.table_logs import FlowTables
 from headrace.engine.tables.table_rows import consolidated, weighted_rows
 from headrace.plan.model import FlowPlan, StandingInput
-from headrace.sql.fixed_time import at_moment
+from headrace.sql.fixed_time import with_fixed_time
 from headrace.views.maintain.keyed_changes import key_conflicts, keyed_frame
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class ReportWriter:
 
     def __call__(self, _rows: DataFrame, batch_id: int) -> None:
         self.check()
-        crash_points.reach("before_batch", self.flow.name, batch_id)
+        milestones.reach("before_batch", self.flow.name, batch_id)
         rows = self._result(batch_id)
         self.tally.add_batch(self.flow.name, batch_id, {"numInputRows": rows.count()})
         with key_conflicts(self.flow.spec.keys):
@@ -87,7 +87,7 @@ class ReportWriter:
     def _rows(self, versions: RunVersions) -> DataFrame:
         for item in report_inputs(self.flow):
             self._read(item, versions).createOrReplaceTempView(item.name)
-        return self.session.sql(at_moment(self.flow.sql, datetime.fromtimestamp(versions["at"] / 1000, UTC)))
+        return self.session.sql(with_fixed_time(self.flow.sql, datetime.fromtimestamp(versions["at"] / 1000, UTC)))
 
     def _read(self, item: StandingInput, versions: RunVersions) -> DataFrame:
         if item.path is not None:
@@ -102,15 +102,15 @@ class ReportWriter:
         for number, step in enumerate(self.flow.sinks):
             self.check()
             if number:
-                crash_points.reach("between_sinks", name, batch_id)
-            letters = LetterBox(folder, name, step.id, self.generation.id)
+                milestones.reach("between_sinks", name, batch_id)
+            letters = DeadLetterWriter(folder, name, step.id, self.generation.id)
             batch = Batch(name, self.generation.id, batch_id, step.id, "update", self.context, letters, self.tally)
             if isinstance(step.sink, HoldsReport):
                 step.sink.write_report(rows, batch)
             else:
                 assert isinstance(step.sink, HoldsView), "the planner refuses other sinks"
                 step.sink.write_changes(self._changes(rows, batch_id), self.flow.spec.keys, batch)
-        crash_points.reach("after_sinks", name, batch_id)
+        milestones.reach("after_sinks", name, batch_id)
         self.check()
 
     def _changes(self, rows: DataFrame, batch_id: int) -> DataFrame:

@@ -11,8 +11,8 @@ from headrace.core.context import Batch, Context
 from headrace.core.lazy import lazy_modules
 from headrace.core.tables import TableShape
 from headrace.core.tallies.tally import ENGINE, Tally
-from headrace.engine.flows import crash_points
-from headrace.engine.letters.dead_letters import LetterBox
+from headrace.engine.letters.dead_letters import DeadLetterWriter
+from headrace.engine.state import milestones
 from headrace.engine.state.generations import Generation
 from headrace.engine.tables.table_logs import FlowTables, Reach, TableFiles
 from headrace.engine.tables.table_rows import weighted_rows
@@ -70,7 +70,7 @@ class ViewWriter:
         view = self.flow.view
         assert view is not None
         self.check()
-        crash_points.reach("before_batch", self.flow.name, batch_id)
+        milestones.reach("before_batch", self.flow.name, batch_id)
         inputs = self._inputs(batch_id)
         delta = self.maintained.apply(batch_id, inputs)
         self._count(batch_id, sum(item.rows for item in inputs.values()))
@@ -92,13 +92,13 @@ class ViewWriter:
         for number, step in enumerate(self.flow.sinks):
             self.check()
             if number:
-                crash_points.reach("between_sinks", self.flow.name, batch_id)
-            letters = LetterBox(folder, name, step.id, self.generation.id)
+                milestones.reach("between_sinks", self.flow.name, batch_id)
+            letters = DeadLetterWriter(folder, name, step.id, self.generation.id)
             batch = Batch(name, self.generation.id, batch_id, step.id, "update", self.context, letters, self.tally)
             assert isinstance(step.sink, HoldsView), "the planner refuses other sinks"
             if changes.collected is None or not step.sink.write_few(changes.collected, self.flow.view.key, batch):
                 step.sink.write_changes(changes.rows, self.flow.view.key, batch)
-        crash_points.reach("after_sinks", self.flow.name, batch_id)
+        milestones.reach("after_sinks", self.flow.name, batch_id)
         self.check()
 
     def _inputs(self, batch_id: int) -> dict[str, TableDelta]:

@@ -1,7 +1,7 @@
-"""The gate before Spark's watermark: late rows are kept aside, and no time of the far future passes.
+"""The filter before Spark's watermark: sets late rows aside and stops event times in the far future.
 
-Both are judged by what was written down before the batch ran, never by the clock: a batch that runs again has the same
-rows on each side.
+It uses the times that Spark recorded before the batch ran, never the clock, so that a batch that runs again has the
+same rows on each side.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.core.schema import TIMESTAMP
-from headrace.engine.letters.dead_letters import LetterBox
-from headrace.engine.letters.late_rows import LateBox, json_texts
+from headrace.engine.letters.dead_letters import DeadLetterWriter
+from headrace.engine.letters.late_rows import LateRowWriter, json_texts
 from headrace.engine.state.batch_clock import BatchClock, BatchTimes
 from headrace.project.model import EventTime
 from headrace.sql.lateness import LateRule
@@ -25,7 +25,7 @@ PositionOf = Callable[[int], dict[str, object] | None]
 
 
 @dataclass(frozen=True)
-class Ahead:
+class FutureRow:
     """A row whose time is too far in the future."""
 
     index: int
@@ -33,21 +33,21 @@ class Ahead:
 
 
 @dataclass
-class Gate:
-    """Judges the rows of one task by their event time, which must not be null.
+class EventTimeFilter:
+    """Filters the rows of one task by their event time, which must not be null.
 
-    Late rows (where the rule is known) go into their box, rows from the future are given back to become dead letters or
-    get the time of the batch. Every row is in one of the three.
+    Late rows (if the rule is known) are written to files. Rows from the future are returned to become dead letters, or
+    get the time of the batch. Every row is in exactly one of the three.
     """
 
     event_time: EventTime
     clock: BatchClock
     rule: LateRule | None = None
-    late: LateBox | None = None
+    late: LateRowWriter | None = None
     watch_future: bool = True
 
-    def check(self, rows: pa.RecordBatch, position_of: PositionOf) -> tuple[pa.RecordBatch, list[Ahead]]:
-        """The rows that may go on, and those from the future, which may not."""
+    def check(self, rows: pa.RecordBatch, position_of: PositionOf) -> tuple[pa.RecordBatch, list[FutureRow]]:
+        """The rows that pass, and the rows from the future, which do not."""
         if rows.num_rows == 0:
             return rows, []
         at = self.clock.times()
@@ -56,15 +56,14 @@ class Gate:
         numbers = _numbers(rows, self.event_time.column)
         extremes = pc.min_max(numbers)
         oldest, newest = extremes["min"].as_py(), extremes["max"].as_py()
-        ahead: list[Ahead] = []
+        future: list[FutureRow] = []
         if limit is not None and newest > limit:
-            rows, numbers, ahead, position_of = self._without_future(rows, numbers, limit, at, position_of)
+            rows, numbers, future, position_of = self._without_future(rows, numbers, limit, at, position_of)
         if bound is not None and oldest < bound:
             rows = self._without_late(rows, pc.less(numbers, bound), at, position_of)
-        return rows, ahead
+        return rows, future
 
     def flush(self) -> None:
-        """Make the late rows durable."""
         if self.late is not None:
             self.late.flush()
 
@@ -75,32 +74,32 @@ class Gate:
 
     def _without_future(
         self, rows: pa.RecordBatch, numbers: pa.Array, limit: int, at: BatchTimes, position_of: PositionOf
-    ) -> tuple[pa.RecordBatch, pa.Array, list[Ahead], PositionOf]:
-        is_ahead = pc.greater(numbers, limit)
+    ) -> tuple[pa.RecordBatch, pa.Array, list[FutureRow], PositionOf]:
+        is_future = pc.greater(numbers, limit)
         if self.event_time.on_future == "clamp":
-            clamped = pc.if_else(is_ahead, pa.scalar(at.timestamp, pa.int64()), numbers)
+            clamped = pc.if_else(is_future, pa.scalar(at.timestamp, pa.int64()), numbers)
             index = rows.schema.get_field_index(self.event_time.column)
             return rows.set_column(index, rows.schema.field(index), clamped.cast(TIMESTAMP)), clamped, [], position_of
-        said = f"{self.event_time.column} is {{}}, the batch is of {_written(at.timestamp)}"
-        ahead = [
-            Ahead(index, said.format(_written(numbers[index].as_py())))
-            for index in pc.indices_nonzero(is_ahead).to_pylist()
+        detail = f"{self.event_time.column} is {{}}, the batch is of {_text(at.timestamp)}"
+        future = [
+            FutureRow(index, detail.format(_text(numbers[index].as_py())))
+            for index in pc.indices_nonzero(is_future).to_pylist()
         ]
-        stay = pc.invert(is_ahead)
-        places = pc.indices_nonzero(stay)
-        return rows.filter(stay), numbers.filter(stay), ahead, lambda index: position_of(places[index].as_py())
+        passes = pc.invert(is_future)
+        places = pc.indices_nonzero(passes)
+        return rows.filter(passes), numbers.filter(passes), future, lambda index: position_of(places[index].as_py())
 
     def _without_late(
         self, rows: pa.RecordBatch, is_late: pa.Array, at: BatchTimes, position_of: PositionOf
     ) -> pa.RecordBatch:
-        assert self.late is not None, "a gate with a rule has a box"
+        assert self.late is not None, "a filter with a rule has a writer for late rows"
         places = pc.indices_nonzero(is_late)
         positions = [position_of(index) for index in places.to_pylist()]
         self.late.add(rows.take(places), self.event_time.column, positions, at)
         return rows.filter(pc.invert(is_late))
 
 
-def _written(microseconds: int) -> str:
+def _text(microseconds: int) -> str:
     try:
         return datetime.fromtimestamp(microseconds / 1_000_000, UTC).isoformat()
     except (OverflowError, ValueError):
@@ -112,51 +111,50 @@ def _numbers(rows: pa.RecordBatch, column: str) -> pa.Array:
 
 
 @dataclass
-class GateStep:
-    """The gate as a step of its own, for rows that need no decoding; the function given to `mapInArrow`.
+class EventTimeFilterStep:
+    """The filter as a separate step, for rows that need no decoding, as the function of `mapInArrow`.
 
     A row without an event time becomes a dead letter too: windows would drop it silently. `extra` names columns that
-    are only there for the position and go no further.
+    are only used for the position and are not part of the output.
     """
 
-    gate: Gate
-    letters: LetterBox
+    time_filter: EventTimeFilter
+    letters: DeadLetterWriter
     position: Sequence[str] = ()
     extra: Sequence[str] = ()
     _seen: int = 0
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Judge all batches of a task."""
         try:
             for batch in batches:
-                yield self._one(batch)
+                yield self._filter(batch)
                 self._seen += batch.num_rows
         finally:
             self.letters.flush()
-            self.gate.flush()
+            self.time_filter.flush()
 
-    def _one(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _filter(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         rows = batch.drop_columns(list(self.extra)) if self.extra else batch
         origin: pa.Array | None = None
-        times = rows.column(self.gate.event_time.column)
+        times = rows.column(self.time_filter.event_time.column)
         if times.null_count:
             for index in pc.indices_nonzero(pc.is_null(times)).to_pylist():
-                self._keep("no-event-time", f"{self.gate.event_time.column} is null", batch, index)
+                self._add_dead_letter("no-event-time", f"{self.time_filter.event_time.column} is null", batch, index)
             origin = pc.indices_nonzero(pc.is_valid(times))
             rows = rows.filter(pc.is_valid(times))
 
         def place(index: int) -> int:
             return index if origin is None else int(origin[index].as_py())
 
-        passed, ahead = self.gate.check(rows, lambda index: self._position_of(batch, place(index)))
-        for one in ahead:
-            self._keep(FUTURE, one.detail, batch, place(one.index))
+        passed, future = self.time_filter.check(rows, lambda index: self._position_of(batch, place(index)))
+        for row in future:
+            self._add_dead_letter(FUTURE, row.detail, batch, place(row.index))
         return passed
 
-    def _keep(self, reason: str, detail: str, batch: pa.RecordBatch, index: int) -> None:
+    def _add_dead_letter(self, reason: str, detail: str, batch: pa.RecordBatch, index: int) -> None:
         position = self._position_of(batch, index)
         if position is None:
-            at = self.gate.clock.times()
+            at = self.time_filter.clock.times()
             generation = self.letters.generation
             position = {"generation": generation, "batch": at.batch_id, "task": at.task, "row": self._seen + index}
         self.letters.add(reason, detail, position, json_texts(batch.slice(index, 1))[0].encode())

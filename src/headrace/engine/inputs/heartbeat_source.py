@@ -1,4 +1,8 @@
-"""Heartbeats as a Spark data source. Imported only where PySpark is: by a flow that has an input with `idle`."""
+"""Heartbeats as a Spark data source, for flows that have an input with `idle`.
+
+The time of a heartbeat is the offset of the source, so a batch that runs again has the same row. The worker that plans
+heartbeats loads this module, so it imports little.
+"""
 
 from __future__ import annotations
 
@@ -14,37 +18,43 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, Suppor
 from pyspark.sql.types import StructType
 
 from headrace.core.files.state_files import StatePath
-from headrace.engine.inputs.heartbeat import MARK, read_heartbeat
+from headrace.engine.inputs.heartbeat import read_heartbeat
 
+MARK = "_heartbeat"
+"""True in heartbeats and null in rows. The column exists from the union to the filter after the watermark."""
+_TIMESTAMP = pa.timestamp("us", tz="UTC")
 _REGISTRATIONS = itertools.count()
 
 
+def heartbeat_schema(column: str) -> pa.Schema:
+    return pa.schema([(column, _TIMESTAMP), (MARK, pa.bool_())])
+
+
 def register_heartbeats(spark: SparkSession, file: StatePath) -> str:
-    """Make the source of one file known to a session, and return its name: a session may not use a name twice."""
+    """Register the source of one file under a new name: a session cannot register a name twice."""
     name = f"headrace_heartbeats_{next(_REGISTRATIONS)}"
-    own = {"name": classmethod(lambda _source: name), "file": file}
-    spark.dataSource.register(type("Heartbeats", (Heartbeats,), own))
+    members = {"name": classmethod(lambda _source: name), "file": file}
+    spark.dataSource.register(type("Heartbeats", (Heartbeats,), members))
     return name
 
 
 class Heartbeats(DataSource):
-    """One row for every heartbeat that was seen; its options say for whom they are written."""
+    """One row for each new heartbeat in a file."""
 
-    # options are texts, which could not say how an object store is reached
+    # not an option: options are texts, and the path of an object needs the connection to its store
     file: ClassVar[StatePath]
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        """Heartbeats as they are written."""
         return _HeartbeatReader(self.file, self.options["generation"], int(self.options["delay_ms"]), schema[0].name)
 
 
 @dataclass
-class _Beat(InputPartition):
+class _Heartbeat(InputPartition):
     time_ms: int
 
 
 class _HeartbeatReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Offsets are {"at": the newest heartbeat}, so a batch that runs again has the same row again."""
+    """Offsets are {"at": the newest heartbeat}."""
 
     def __init__(self, file: StatePath, generation: str, delay_ms: int, column: str) -> None:
         self._file = file
@@ -54,7 +64,7 @@ class _HeartbeatReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last: int | None = None
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """What is written later belongs to the next run."""
+        """Leave later heartbeats to the next run."""
         self._last = read_heartbeat(self._file, self._generation) or 0
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -64,14 +74,14 @@ class _HeartbeatReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"at": 0}
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
-        seen = self._last if self._last is not None else read_heartbeat(self._file, self._generation)
-        return {"at": max(start["at"], seen or 0)}
+        newest = self._last if self._last is not None else read_heartbeat(self._file, self._generation)
+        return {"at": max(start["at"], newest or 0)}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
-        return [_Beat(end["at"])] if end["at"] > start["at"] else []
+        return [_Heartbeat(end["at"])] if end["at"] > start["at"] else []
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, _Beat)
+        assert isinstance(partition, _Heartbeat)
         time = (partition.time_ms + self._delay_ms) * 1000
-        columns = [pa.array([time], pa.int64()).cast(pa.timestamp("us", tz="UTC")), pa.array([True])]
-        yield pa.RecordBatch.from_arrays(columns, names=[self._column, MARK])
+        columns = [pa.array([time], pa.int64()).cast(_TIMESTAMP), pa.array([True])]
+        yield pa.RecordBatch.from_arrays(columns, schema=heartbeat_schema(self._column))

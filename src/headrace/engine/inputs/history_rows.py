@@ -1,4 +1,4 @@
-"""Rows of history in a Python worker: the columns of the stream, from files that may lay them out differently."""
+"""Reads rows of history in a Python worker, with the columns of the stream. Files may have other compatible types."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headrace.core.schema import TIMESTAMP
 from headrace.sources.files.paths import is_local
 
 FILE, ROW = "_history_file", "_history_row"
-"""Where a row of history stands, as long as it is on its way to the gate."""
+"""The position of a row of history; the columns exist until the event time filter."""
 _UNITS = {"s": 1_000_000, "ms": 1_000, "us": 1}
 _BATCH_ROWS = 65_536
 _WIDER: dict[str, tuple[str, ...]] = {
@@ -35,11 +35,11 @@ _WIDER: dict[str, tuple[str, ...]] = {
 
 
 @dataclass
-class ReadHistory:
-    """Reads pieces, one JSON line each; the function given to `mapInArrow`. Gives `schema` and where each row stands.
+class HistoryReader:
+    """Reads row groups, one JSON line each, as the function of `mapInArrow`. Returns `schema` and the row positions.
 
-    Rows of `until` (microseconds since 1970) and later are not history any more and are left out; rows without a time
-    are not, since somebody has to see them.
+    Rows at or after `until` (microseconds since 1970) are not history and are dropped. Rows without an event time are
+    kept, so that they become dead letters.
     """
 
     schema: pa.Schema
@@ -48,34 +48,32 @@ class ReadHistory:
     until: int | None = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The rows of all pieces of a task."""
         for batch in batches:
             for line in batch.column(0).to_pylist():
-                yield from self._piece(json.loads(line))
+                yield from self._row_group(json.loads(line))
 
     def output(self) -> pa.Schema:
-        """The columns it gives."""
         return pa.schema([*self.schema, (FILE, pa.string()), (ROW, pa.int64())])
 
-    def _piece(self, piece: Mapping[str, Any]) -> Iterator[pa.RecordBatch]:
-        row = piece["row"]
-        with opened(piece["path"]) as parquet:
+    def _row_group(self, group: Mapping[str, Any]) -> Iterator[pa.RecordBatch]:
+        row = group["row"]
+        with open_parquet(group["path"]) as parquet:
             names = [name for name in self.schema.names if name in parquet.schema_arrow.names]
             # a file without any of the columns still has rows
-            asked = names or parquet.schema_arrow.names[:1]
-            for rows in parquet.iter_batches(_BATCH_ROWS, row_groups=[piece["group"]], columns=asked):
-                yield self._conformed(rows, piece["folders"], piece["path"], row)
+            columns = names or parquet.schema_arrow.names[:1]
+            for rows in parquet.iter_batches(_BATCH_ROWS, row_groups=[group["group"]], columns=columns):
+                yield self._conform(rows, group["folders"], group["path"], row)
                 row += rows.num_rows
 
-    def _conformed(self, rows: pa.RecordBatch, folders: Mapping[str, str], path: str, row: int) -> pa.RecordBatch:
+    def _conform(self, rows: pa.RecordBatch, folders: Mapping[str, str], path: str, row: int) -> pa.RecordBatch:
         length = rows.num_rows
         columns = [self._column(field, rows, folders) for field in self.schema]
         columns += [pa.repeat(pa.scalar(path), length), pa.array(range(row, row + length), pa.int64())]
-        found = pa.RecordBatch.from_arrays(columns, schema=self.output())
+        batch = pa.RecordBatch.from_arrays(columns, schema=self.output())
         if self.until is None or self.time is None:
-            return found
-        times = found.column(self.time).cast(pa.int64())
-        return found.filter(pc.fill_null(pc.less(times, self.until), True))
+            return batch
+        times = batch.column(self.time).cast(pa.int64())
+        return batch.filter(pc.fill_null(pc.less(times, self.until), True))
 
     def _column(self, field: pa.Field, rows: pa.RecordBatch, folders: Mapping[str, str]) -> pa.Array:
         if field.name in rows.schema.names:
@@ -85,88 +83,88 @@ class ReadHistory:
         return pa.repeat(value, rows.num_rows).cast(field.type)
 
 
-def opened(path: str) -> pq.ParquetFile:
-    """A Parquet file, here or in an object store."""
+def open_parquet(path: str) -> pq.ParquetFile:
+    """Open a Parquet file, local or in an object store."""
     if is_local(path):
         return pq.ParquetFile(path.removeprefix("file://"))
     system, name = FileSystem.from_uri(path)
     return pq.ParquetFile(name, filesystem=system)
 
 
-def as_times(given: pa.Array, unit: str) -> pa.Array:
-    """Timestamps from timestamps, dates, numbers since 1970 or ISO texts; no zone means UTC."""
-    kind = given.type
+def as_times(values: pa.Array, unit: str) -> pa.Array:
+    """Timestamps from timestamps, dates, numbers since 1970 or ISO texts. A value without a time zone is in UTC."""
+    kind = values.type
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
-        utc = given.cast(pa.timestamp(kind.unit if pa.types.is_timestamp(kind) else "us", tz="UTC"))
-        return utc.cast(TIMESTAMP, safe=False)  # finer than a microsecond is cut off
+        utc = values.cast(pa.timestamp(kind.unit if pa.types.is_timestamp(kind) else "us", tz="UTC"))
+        return utc.cast(TIMESTAMP, safe=False)  # truncates to microseconds
     if pa.types.is_integer(kind) or pa.types.is_floating(kind):
-        numbers = given.cast(pa.int64(), safe=False)
+        numbers = values.cast(pa.int64(), safe=False)
         micros = pc.divide(numbers, 1000) if unit == "ns" else pc.multiply(numbers, _UNITS[unit])
         return micros.cast(TIMESTAMP)
-    texts = given.cast(pa.string())
+    texts = values.cast(pa.string())
     zoned = pc.match_substring_regex(texts, r"(Z|[+-]\d\d:?\d\d)$")
     return pc.if_else(zoned, texts, pc.binary_join_element_wise(texts, "Z", "")).cast(TIMESTAMP)
 
 
-def conform(given: pa.Array, target: pa.DataType) -> pa.Array:
-    """The same values as the type of the stream: maps from lists of key and value, structs by the names of fields."""
-    if given.type == target:
-        return given
-    if pa.types.is_dictionary(given.type):
-        return conform(given.dictionary_decode(), target)
+def conform(values: pa.Array, target: pa.DataType) -> pa.Array:
+    """The values in the type of the stream: maps from lists of key and value, structs by field name."""
+    if values.type == target:
+        return values
+    if pa.types.is_dictionary(values.type):
+        return conform(values.dictionary_decode(), target)
     if pa.types.is_map(target):
-        return _as_map(given, target)
+        return _as_map(values, target)
     if pa.types.is_struct(target):
-        names = [field.name for field in given.type]
+        names = [field.name for field in values.type]
         parts = [
-            conform(pc.struct_field(given, [field.name]), field.type)
+            conform(pc.struct_field(values, [field.name]), field.type)
             if field.name in names
-            else pa.nulls(len(given), field.type)
+            else pa.nulls(len(values), field.type)
             for field in target
         ]
-        return pa.StructArray.from_arrays(parts, fields=list(target), mask=pc.is_null(given))
+        return pa.StructArray.from_arrays(parts, fields=list(target), mask=pc.is_null(values))
     if pa.types.is_list(target):
-        items = conform(given.flatten(), target.value_type)
-        return pa.ListArray.from_arrays(_offsets(given), items, type=target)
+        items = conform(values.flatten(), target.value_type)
+        return pa.ListArray.from_arrays(_offsets(values), items, type=target)
     if pa.types.is_timestamp(target):
-        return given.cast(pa.timestamp(given.type.unit, tz=target.tz)).cast(target, safe=False)
-    return given.cast(target)
+        return values.cast(pa.timestamp(values.type.unit, tz=target.tz)).cast(target, safe=False)
+    return values.cast(target)
 
 
-def _as_map(given: pa.Array, target: pa.DataType) -> pa.Array:
-    """A map from a map or from a list of structs of a key and a value: the two layouts that writers have."""
-    if pa.types.is_map(given.type):
-        given = given.cast(pa.list_(pa.struct([("key", given.type.key_type), ("value", given.type.item_type)])))
-    entries = given.flatten()
+def _as_map(values: pa.Array, target: pa.DataType) -> pa.Array:
+    """A map from a map or from a list of structs with key and value, the two layouts that writers use."""
+    if pa.types.is_map(values.type):
+        values = values.cast(pa.list_(pa.struct([("key", values.type.key_type), ("value", values.type.item_type)])))
+    entries = values.flatten()
     keys = conform(pc.struct_field(entries, ["key"]), target.key_type)
-    values = conform(pc.struct_field(entries, ["value"]), target.item_type)
+    items = conform(pc.struct_field(entries, ["value"]), target.item_type)
     if keys.null_count:
         raise ValueError("a map of the history has a null key")
-    return pa.MapArray.from_arrays(_offsets(given), keys, values).cast(target)
+    return pa.MapArray.from_arrays(_offsets(values), keys, items).cast(target)
 
 
-def _offsets(given: pa.Array) -> pa.Array:
-    """Where each list begins and ends in its flattened items; null where the list is null."""
-    lengths = pc.fill_null(pc.list_value_length(given), 0)
+def _offsets(lists: pa.Array) -> pa.Array:
+    """The start of each list in the flattened items, and the end of the last; null where the list is null."""
+    lengths = pc.fill_null(pc.list_value_length(lists), 0)
     ends = pc.cumulative_sum(lengths.cast(pa.int32()))
     starts = pc.subtract(ends, lengths.cast(pa.int32()))
-    whole = pa.concat_arrays([starts, ends[-1:] if len(ends) else pa.array([0], pa.int32())])
-    mask = pa.concat_arrays([pc.is_null(given), pa.array([False])])
-    return pc.if_else(mask, pa.scalar(None, pa.int32()), whole)
+    bounds = pa.concat_arrays([starts, ends[-1:] if len(ends) else pa.array([0], pa.int32())])
+    mask = pa.concat_arrays([pc.is_null(lists), pa.array([False])])
+    return pc.if_else(mask, pa.scalar(None, pa.int32()), bounds)
 
 
-def misfits(held: pa.Schema, wanted: pa.Schema, time: str | None, folders: Mapping[str, str]) -> str | None:
-    """Why a file cannot be read as the stream, None when it can."""
+def misfits(held: pa.Schema, expected: pa.Schema, time: str | None, folders: Mapping[str, str]) -> str | None:
+    """Why a file cannot be read with the columns of the stream; None if it can."""
     if time is not None and time not in held.names:
         return f"it has no column '{time}', which is the event time"
-    for field in wanted:
+    for field in expected:
         if field.name in held.names:
             kind = held.field(field.name).type
             fits = _is_time(kind) if field.name == time else can_conform(kind, field.type)
             if not fits:
                 return f"'{field.name}' is {kind}, and {field.type} in the stream"
         elif field.name in folders and not pa.types.is_string(field.type) and not pa.types.is_integer(field.type):
-            return f"'{field.name}' is the name of a folder, and {field.type} in the stream"
+            return f"'{field.name}' is a partition folder, and {field.type} in the stream"
     return None
 
 
@@ -176,7 +174,7 @@ def _is_time(kind: pa.DataType) -> bool:
 
 
 def can_conform(held: pa.DataType, target: pa.DataType) -> bool:
-    """Whether values of one type are values of the other without loss."""
+    """Whether values of one type can be converted to the other without loss."""
     if held == target or str(target) in _WIDER.get(str(held), ()):
         return True
     if pa.types.is_dictionary(held):

@@ -12,7 +12,7 @@ from headrace.core.context import Context
 from headrace.core.files.state_files import StatePath
 from headrace.core.processor import StandingClock, StepClock, StepContext
 from headrace.core.python_stage import PythonStage
-from headrace.engine.letters.dead_letters import LetterBox
+from headrace.engine.letters.dead_letters import DeadLetterWriter
 from headrace.engine.letters.step_rows import row_text
 from headrace.engine.state.batch_clock import BatchClock, running_batch
 from headrace.plan.model import ProcessorStep
@@ -22,24 +22,25 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class RowLetters:
-    """The dead letters of one step in one task: rows as JSON, addressed by where they stood in their task.
+class StepDeadLetters:
+    """The dead letters of one step in one task: rows as JSON, with their number in the task as position.
 
-    A batch that runs again divides its rows into the same tasks, so a letter has the same address again.
+    A batch that runs again divides its rows into the same tasks, so a dead letter has the same position again.
     """
 
-    box: LetterBox
-    _kept: int = 0
+    writer: DeadLetterWriter
+    _count: int = 0
 
     def keep(self, rows: pa.RecordBatch, index: int, reason: str, detail: str, *, whole: bool = True) -> None:
-        """Keep one row, or only that there was one."""
-        position = {"generation": self.box.generation, "batch": running_batch(), "task": _task(), "number": self._kept}
-        self._kept += 1
-        self.box.add(reason, detail, position, row_text(rows, index) if whole else None)
+        """Add a dead letter; without `whole` it has no row."""
+        generation = self.writer.generation
+        position = {"generation": generation, "batch": running_batch(), "task": _task(), "number": self._count}
+        self._count += 1
+        self.writer.add(reason, detail, position, row_text(rows, index) if whole else None)
 
     def flush(self) -> None:
-        """Make the letters durable. Must have happened before the task ends."""
-        self.box.flush()
+        """Must be called before the task ends."""
+        self.writer.flush()
 
 
 def _task() -> int | None:
@@ -51,26 +52,23 @@ def _task() -> int | None:
 
 @dataclass(frozen=True)
 class CheckpointClock:
-    """The times of a batch as Spark wrote them down."""
+    """The times of a batch as Spark recorded them."""
 
     of: BatchClock
 
     def number(self) -> int:
-        """The batch."""
         return self.of.times().batch_id
 
     def planned(self) -> int:
-        """When it was planned."""
         return self.of.times().timestamp
 
     def watermark(self) -> int:
-        """The bound for late rows."""
         return self.of.times().watermark
 
 
 @dataclass(frozen=True)
 class Processing:
-    """Where the steps of one flow run."""
+    """The context in which the steps of one flow run."""
 
     context: Context
     flow: str
@@ -81,7 +79,6 @@ class Processing:
     clock: StepClock = field(default_factory=StandingClock)
 
     def run(self, rows: DataFrame, steps: Sequence[ProcessorStep], event_time: str | None = None) -> DataFrame:
-        """The rows after these steps."""
         return self.extend(PythonStage.of(rows), steps, event_time).finish()
 
     def extend(self, stage: PythonStage, steps: Sequence[ProcessorStep], event_time: str | None = None) -> PythonStage:
@@ -91,12 +88,12 @@ class Processing:
         return stage
 
     def _at(self, step: ProcessorStep, event_time: str | None) -> StepContext:
-        box = LetterBox(self.letters, self.flow, step.id, self.generation)
+        writer = DeadLetterWriter(self.letters, self.flow, step.id, self.generation)
         return StepContext(
             context=self.context,
             flow=self.flow,
             step=step.id,
-            letters=RowLetters(box),
+            letters=StepDeadLetters(writer),
             clock=self.clock,
             generation=self.generation,
             streaming=self.streaming,

@@ -1,7 +1,7 @@
-"""What became of dead letters: a log of who did what to which of them, and when.
+"""The audit log of dead letters: who replayed or discarded which of them, and when.
 
-Only appended to. A line names up to a thousand letters, so that marking a million of them is a thousand lines; it is
-read with Arrow, never as one Python object per letter.
+It is append-only. A line names up to a thousand dead letters, so that a million of them take a thousand lines. It is
+read with Arrow, without a Python object per dead letter.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,6 +23,7 @@ from headrace.core.errors import Exit, ProjectError
 from headrace.core.files.objects import ObjectPath
 from headrace.core.files.state_files import StatePath
 from headrace.engine.state.locks import Fence, HeldError, holding
+from headrace.engine.state.utc import utc_now
 
 What = Literal["replay-begun", "replayed", "still-bad", "discarded"]
 CLOSING: tuple[What, ...] = ("replayed", "discarded")
@@ -55,25 +55,24 @@ class AuditLog:
 
     @property
     def file(self) -> StatePath:
-        """Where it is."""
         return self.folder / "history.jsonl"
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Be the only one who changes what becomes of letters: two replays of one letter at once would double it.
+        """Exclude other commands that change the status of dead letters: two replays at once would duplicate rows.
 
-        The engine does not take part: it only adds letters.
+        The engine does not need the lock, as it only adds dead letters.
         """
-        with ExitStack() as held:
+        with ExitStack() as lock:
             try:
-                held.enter_context(holding(self.folder / "replay.lock", Fence()))
-            except HeldError as other:
+                lock.enter_context(holding(self.folder / "replay.lock", Fence()))
+            except HeldError as error:
                 raise ProjectError(
                     "replay-running",
-                    f"another command ({other.owner}) replays or discards dead letters now",
+                    f"another command ({error.owner}) is replaying or discarding dead letters",
                     hint="wait until it has ended",
                     exit_code=Exit.CONFLICT,
-                ) from other
+                ) from error
             except OSError as error:
                 raise ProjectError(
                     "state-unwritable",
@@ -83,40 +82,40 @@ class AuditLog:
             yield
 
     def append(self, what: What, letters: pa.Table, *, replay: str | None = None) -> None:
-        """Write down what happened to letters; done only when it is on disk. Needs the lock.
+        """Record what happened to dead letters; returns when it is on disk. Needs the lock.
 
-        `letters` has flow, generation and id, and the columns reason and detail where there is something new to say.
+        `letters` has flow, generation and id, and for "still-bad" the columns reason and detail.
         """
-        said = {"at": datetime.now(UTC).isoformat(timespec="milliseconds"), "by": _who(), "what": what}
+        entry = {"at": utc_now("milliseconds", "+00:00"), "by": _user(), "what": what}
         if replay is not None:
-            said["replay"] = replay
-        lines = (json.dumps(said | line, ensure_ascii=False) for line in _lines(letters, what == "still-bad"))
+            entry["replay"] = replay
+        lines = (json.dumps(entry | line, ensure_ascii=False) for line in _lines(letters, what == "still-bad"))
         _append(self.file, (f"{line}\n".encode() for line in lines))
 
     def read(self) -> pa.Table:
-        """All lines, oldest first. A last line that was not finished is not there."""
+        """All complete lines, oldest first."""
         try:
             content = self.file.read_bytes()
         except FileNotFoundError:
             return _SCHEMA.empty_table()
-        whole = content[: content.rfind(b"\n") + 1]
-        if not whole:
+        complete = content[: content.rfind(b"\n") + 1]
+        if not complete:
             return _SCHEMA.empty_table()
         options = pj.ParseOptions(explicit_schema=_SCHEMA, unexpected_field_behavior="ignore")
         try:
             table = pj.read_json(
-                pa.BufferReader(whole), read_options=pj.ReadOptions(block_size=_BLOCK_BYTES), parse_options=options
+                pa.BufferReader(complete), read_options=pj.ReadOptions(block_size=_BLOCK_BYTES), parse_options=options
             )
         except pa.ArrowInvalid as error:
             raise ProjectError(
                 "letters-history",
                 f"the history of dead letters {self.file} cannot be read: {str(error).splitlines()[0]}",
-                hint="mend or remove the line; without it the letters it names are open again",
+                hint="fix or remove the line; without it the dead letters that it names are open again",
             ) from error
         return table.select(_SCHEMA.names)
 
     def closed(self) -> tuple[pa.Array, pa.Array]:
-        """The keys of letters that are not open, and what they are instead; the newest mark of a letter comes first."""
+        """The keys of dead letters that are not open, and their status; the newest entry of each comes first."""
         lines = self.read()
         lines = lines.filter(pc.is_in(lines["what"], pa.array(CLOSING)))
         lines = lines.take(pa.array(range(lines.num_rows - 1, -1, -1), pa.int64())).combine_chunks()
@@ -126,20 +125,20 @@ class AuditLog:
         return keys, lines["what"].combine_chunks().take(line_of)
 
     def of(self, flow: str, letter: str) -> list[dict[str, Any]]:
-        """What happened to one letter, oldest first."""
+        """The entries of one dead letter, oldest first."""
         lines = self.read()
         lines = lines.filter(pc.equal(lines["flow"], flow))
-        found = []
+        events = []
         for batch in lines.to_batches():
             ids = batch.column("ids")
             hits = pc.indices_nonzero(pc.equal(pc.list_flatten(ids), letter)).to_pylist()
             for line in dict.fromkeys(pc.list_parent_indices(ids).take(pa.array(hits, pa.int64())).to_pylist()):
-                found.append(_event(batch.slice(line, 1).to_pylist()[0], letter))
-        return found
+                events.append(_event(batch.slice(line, 1).to_pylist()[0], letter))
+        return events
 
 
 def keys_of(flow: Any, generation: Any, letter: Any) -> pa.Array:
-    """One text per letter as one generation met it: met again by a later generation, it is open again."""
+    """The key of a dead letter includes its generation: when a later generation meets the record, it is open again."""
     joined = pc.binary_join_element_wise(flow, generation, letter, "/")
     return joined.combine_chunks() if isinstance(joined, pa.ChunkedArray) else joined
 
@@ -147,8 +146,8 @@ def keys_of(flow: Any, generation: Any, letter: Any) -> pa.Array:
 def _event(line: dict[str, Any], letter: str) -> dict[str, Any]:
     place = line["ids"].index(letter)
     event = {key: line[key] for key in ("at", "by", "what", "generation", "replay")}
-    for one, several in (("reason", "reasons"), ("detail", "details")):
-        event[one] = line[several][place] if line[several] else None
+    for name, column in (("reason", "reasons"), ("detail", "details")):
+        event[name] = line[column][place] if line[column] else None
     return event
 
 
@@ -180,7 +179,7 @@ def _append(file: StatePath, lines: Iterable[bytes]) -> None:
 
 
 def _cut_torn_line(number: int, file: Path) -> None:
-    """A crash in the midst of writing leaves half a line, which nothing may be appended to."""
+    """A crash during a write leaves an incomplete line; the next line must not be appended to it."""
     size = os.fstat(number).st_size
     with file.open("rb") as content:
         content.seek(max(0, size - _BLOCK_BYTES))
@@ -189,7 +188,7 @@ def _cut_torn_line(number: int, file: Path) -> None:
         os.ftruncate(number, size - len(tail) + tail.rfind(b"\n") + 1)
 
 
-def _who() -> str:
+def _user() -> str:
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a container may run with a user that has no name

@@ -1,7 +1,7 @@
-"""Dead letters and late rows as people look at them: which there are, what became of each. Needs no Spark.
+"""The index of dead letters and late rows, with the status of each. Works without Spark.
 
-What is looked through is an index without the records' bytes, in Arrow: a million letters take about half a GB at the
-peak. Bytes and details are fetched for those that are shown, or file by file.
+The index is an Arrow table without the bytes of the records: a million dead letters take about half a GB at the peak.
+Bytes and details are fetched only for the records that are shown, or file by file.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from headrace.core.files.state_files import StatePath
 from headrace.core.schema import TIMESTAMP
 from headrace.engine.letters.dead_letter_audit import AuditLog, keys_of
 from headrace.engine.letters.dead_letters import SCHEMA as LETTERS
-from headrace.engine.letters.dead_letters import kept_files
 from headrace.engine.letters.late_rows import SCHEMA as LATE_ROWS
+from headrace.engine.letters.task_rows import locked_files
 from headrace.engine.state.parquet_files import read_tables, rows_in
 
 Status = Literal["open", "replayed", "discarded"]
@@ -35,22 +35,22 @@ _LATE_INDEX = ("flow", "id", "generation", "stream", "event_time", "met_at")
 
 @dataclass(frozen=True)
 class DeadLetterStore:
-    """Records that flows have put aside, in Parquet files; each once per flow, as it was met last."""
+    """Dead letters or late rows in Parquet files; each record once per flow, as it was met last."""
 
     files: tuple[StatePath, ...]
     ends: tuple[int, ...]
-    """How many rows there are up to the end of each file."""
+    """The number of rows up to the end of each file."""
     schema: pa.Schema
     index: pa.Table
-    """One row per record, with its place in the files as `_row`."""
+    """One row per record; `_row` is its row number over all files."""
 
     @staticmethod
     def read(folder: StatePath, flow: str | None, schema: pa.Schema, columns: Sequence[str]) -> DeadLetterStore:
-        """What is in a folder, or in the part of it that belongs to a flow.
+        """The records in a folder, of one flow or all.
 
-        Whoever fetches from it later holds `kept_files` from before this call until then.
+        A caller of `fetch` must hold `locked_files` from before this call until the last fetch.
         """
-        with kept_files(folder, flow) as files:
+        with locked_files(folder, flow) as files:
             if not files:
                 empty = pa.schema([schema.field(name) for name in columns]).empty_table()
                 return DeadLetterStore((), (), schema, empty.append_column(_ROW, pa.array([], pa.int64())))
@@ -60,17 +60,17 @@ class DeadLetterStore:
         return DeadLetterStore(tuple(files), tuple(ends), schema, _as_met_last(table))
 
     def fetch(self, chosen: pa.Table, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
-        """These columns (or all) of the chosen rows of the index, file by file, in the order of `_row`."""
-        wanted = np.sort(chosen[_ROW].to_numpy())
+        """Columns (by default all) of the chosen rows of the index, file by file, in the order of `_row`."""
+        rows = np.sort(chosen[_ROW].to_numpy())
         start = 0
         for file, end in zip(self.files, self.ends, strict=True):
-            here = wanted[np.searchsorted(wanted, start) : np.searchsorted(wanted, end)] - start
-            if len(here):
-                yield read_tables([file], self.schema, columns).take(pa.array(here))
+            in_file = rows[np.searchsorted(rows, start) : np.searchsorted(rows, end)] - start
+            if len(in_file):
+                yield read_tables([file], self.schema, columns).take(pa.array(in_file))
             start = end
 
     def newest(self, chosen: pa.Table, limit: int | None) -> list[dict[str, Any]]:
-        """The chosen records that were met last, whole but for their bytes, newest first."""
+        """The newest of the chosen records, newest first, with all columns but the bytes."""
         order = [("met_at", "descending"), (_ROW, "descending")]
         top = chosen.sort_by(order)
         top = top if limit is None else top.slice(0, limit)
@@ -85,7 +85,7 @@ class DeadLetterStore:
 
 
 def _as_met_last(table: pa.Table) -> pa.Table:
-    """One row per flow and id. A batch that ran again, or a later generation, may have met a record again."""
+    """One row per flow and id: a batch that ran again, or a later generation, may have met a record again."""
     keys = table.group_by(["flow", "id"]).aggregate([("met_at", "max")])
     if keys.num_rows == table.num_rows:
         return table
@@ -95,8 +95,8 @@ def _as_met_last(table: pa.Table) -> pa.Table:
 
 
 @dataclass(frozen=True)
-class LetterFilter:
-    """Which letters are meant; what is None does not matter."""
+class DeadLetterFilter:
+    """A condition on dead letters or late rows. None accepts any value."""
 
     flow: str | None = None
     stream: str | None = None
@@ -105,7 +105,7 @@ class LetterFilter:
     status: Status | None = "open"
 
     def of(self, index: pa.Table) -> pa.Table:
-        """Those rows of an index."""
+        """The rows of an index that satisfy the condition."""
         for name in ("flow", "stream", "reason", "status"):
             value = getattr(self, name)
             if value is not None and name in index.column_names:
@@ -116,52 +116,50 @@ class LetterFilter:
 
 
 @dataclass(frozen=True)
-class LetterBook:
-    """The dead letters of a state folder, and their history."""
+class DeadLetterIndex:
+    """The dead letters of a state folder, and their audit log."""
 
     folder: StatePath
 
     @property
     def history(self) -> AuditLog:
-        """What became of letters."""
         return AuditLog(self.folder)
 
-    def reading(self, flow: str | None = None) -> AbstractContextManager[object]:
-        """To be held from before a shelf is opened until the last letter is fetched from it."""
-        return kept_files(self.folder, flow)
+    def locked(self, flow: str | None = None) -> AbstractContextManager[object]:
+        """Must be held from before `read` until the last fetch from its result."""
+        return locked_files(self.folder, flow)
 
-    def met(self, flow: str | None = None) -> DeadLetterStore:
-        """All letters, or those of a flow, whatever became of them."""
+    def read_without_status(self, flow: str | None = None) -> DeadLetterStore:
         return DeadLetterStore.read(self.folder, flow, LETTERS, _LETTER_INDEX)
 
-    def shelf(self, flow: str | None = None) -> DeadLetterStore:
-        """All letters, or those of a flow, each with its status."""
-        shelf = self.met(flow)
-        index = shelf.index
+    def read(self, flow: str | None = None) -> DeadLetterStore:
+        """All dead letters, or those of a flow, each with its status."""
+        store = self.read_without_status(flow)
+        index = store.index
         closed, marks = self.history.closed()
         if not len(closed):
-            open_ = pa.repeat(pa.scalar("open"), index.num_rows)
-            return replace(shelf, index=index.append_column("status", open_))
+            all_open = pa.repeat(pa.scalar("open"), index.num_rows)
+            return replace(store, index=index.append_column("status", all_open))
         place = pc.index_in(keys_of(index["flow"], index["generation"], index["id"]), value_set=closed)
         status = pc.fill_null(marks.take(place), "open")
-        return replace(shelf, index=index.append_column("status", status))
+        return replace(store, index=index.append_column("status", status))
 
-    def find(self, shelf: DeadLetterStore, names: Sequence[str]) -> pa.Table:
-        """The letters with these names: an id or its beginning, with `FLOW/` before it where two flows met a record."""
-        rows = {row[_ROW][0].as_py(): row for row in (self._find_one(shelf.index, name) for name in names)}
-        return pa.concat_tables(rows.values()) if rows else shelf.index.slice(0, 0)
+    def find(self, store: DeadLetterStore, names: Sequence[str]) -> pa.Table:
+        """The dead letters with these names: an id or its prefix, after `FLOW/` if two flows met the same record."""
+        rows = {row[_ROW][0].as_py(): row for row in (self._find_one(store.index, name) for name in names)}
+        return pa.concat_tables(rows.values()) if rows else store.index.slice(0, 0)
 
     def _find_one(self, index: pa.Table, name: str) -> pa.Table:
-        flow, slash, beginning = name.rpartition("/")
-        found = index.filter(pc.starts_with(index["id"], beginning))
+        flow, slash, prefix = name.rpartition("/")
+        found = index.filter(pc.starts_with(index["id"], prefix))
         if slash:
             found = found.filter(pc.equal(found["flow"], flow))
         if found.num_rows == 1:
             return found
-        if found.num_rows == 0 or not beginning:
+        if found.num_rows == 0 or not prefix:
             raise ProjectError(
                 "unknown-letter",
-                f"there is no dead letter '{name}'",
+                f"dead letter '{name}' does not exist",
                 hint="ids are in: headrace dead-letters list --status all",
                 exit_code=Exit.NOT_FOUND,
             )
@@ -169,19 +167,18 @@ class LetterBook:
         more = f" and {found.num_rows - len(some):,} more" if found.num_rows > len(some) else ""
         raise ProjectError(
             "ambiguous-letter",
-            f"'{name}' may be any of {found.num_rows:,} dead letters",
-            hint=f"write more of it: {', '.join(some)}{more}",
+            f"'{name}' matches {found.num_rows:,} dead letters",
+            hint=f"write more characters: {', '.join(some)}{more}",
             exit_code=Exit.USAGE,
         )
 
 
-def late_rows(folder: StatePath, flow: str | None = None) -> DeadLetterStore:
-    """The rows that came too late for a flow's windows."""
+def late_row_store(folder: StatePath, flow: str | None = None) -> DeadLetterStore:
     return DeadLetterStore.read(folder, flow, LATE_ROWS, _LATE_INDEX)
 
 
 def count(index: pa.Table, by: By) -> list[dict[str, Any]]:
-    """How many there are of each, the most first, and when the last was met."""
+    """The count per value, largest first, and when the last record was met."""
     if by == "day":
         index = index.append_column("day", index["met_at"].cast(pa.date32(), safe=False))
     groups = index.group_by([by]).aggregate([([], "count_all"), ("met_at", "max")])

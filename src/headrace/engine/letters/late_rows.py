@@ -1,26 +1,26 @@
-"""Late rows: decoded rows that came when their windows were closed, kept beside the dead letters.
+"""Late rows: decoded rows that arrived after their windows were closed, stored like dead letters.
 
-They are written by the tasks that meet them, into files named after generation, batch and task. A batch that runs
-again writes the same files again. A row's id is made of its stream and position; where a source has no positions, of
-its place in the batch, which is the same again as long as Spark splits the batch alike.
+The task that meets a late row writes it, into a file named after generation, batch and task. A batch that runs again
+writes the same files again. The id of a row is derived from its stream and position. Where a source has no positions,
+it is derived from the row's place in the batch, which stays the same as long as Spark splits the batch alike.
 """
 
 from __future__ import annotations
 
 import base64
-import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from datetime import UTC, date, datetime
-from typing import Any
+from dataclasses import dataclass
+from datetime import date, datetime
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
 from headrace.core.files.state_files import StatePath, in_order
 from headrace.core.schema import TIMESTAMP
+from headrace.engine.letters.task_rows import TaskWriter
 from headrace.engine.state.batch_clock import BatchTimes
-from headrace.engine.state.parquet_files import read_tables, write_table
+from headrace.engine.state.parquet_files import read_tables
 
 SCHEMA = pa.schema(
     [
@@ -36,81 +36,52 @@ SCHEMA = pa.schema(
         ("met_at", TIMESTAMP),
     ]
 )
-_FLUSH_BYTES = 8 << 20
 
 
 @dataclass
-class LateBox:
-    """Collects the late rows of one task. Pickled to executors while empty."""
+class LateRowWriter(TaskWriter):
+    """Writes the late rows of one task."""
 
-    folder: StatePath
-    flow: str
-    stream: str
-    generation: str
-    _rows: list[dict[str, Any]] = field(default_factory=list)
-    _bytes: int = 0
-    _seen: int = 0
-    _parts: int = 0
-    _name: str = ""
+    schema: ClassVar[pa.Schema] = SCHEMA
+
+    _count: int = 0
+    _files: int = 0
+    _batch: int | None = None
+    _series: str = ""
 
     def add(
         self, rows: pa.RecordBatch, column: str, positions: Sequence[dict[str, Any] | None], at: BatchTimes
     ) -> None:
-        """Keep rows; `column` is their event time."""
-        self._name = f"{self.generation}-{at.batch_id:010}-{at.task:05}"
+        """Add rows; `column` is their event time."""
+        self._batch = at.batch_id
+        self._series = f"{self.generation}-{at.batch_id:010}-{at.task:05}"
         times = rows.column(column).cast(TIMESTAMP).cast(pa.int64()).to_pylist()
         for time, text, position in zip(times, json_texts(rows), positions, strict=True):
             address = None if position is None else json.dumps(position, default=str)
-            self._rows.append(
-                {
-                    "id": _id(self.stream, address or f"{self._name}-{self._seen}"),
-                    "flow": self.flow,
-                    "stream": self.stream,
-                    "generation": self.generation,
-                    "batch": at.batch_id,
-                    "event_time": time,
-                    "watermark": at.watermark,
-                    "position": address,
-                    "row": text,
-                    "met_at": datetime.now(UTC),
-                }
-            )
-            self._seen += 1
-            self._bytes += len(text) + 300
-            if self._bytes >= _FLUSH_BYTES:
-                self.flush()
+            row = {"event_time": time, "watermark": at.watermark, "position": address, "row": text}
+            self._append(address or f"{self._series}-{self._count}", row, len(text))
+            self._count += 1
 
-    def flush(self) -> None:
-        """Make what was kept durable. Must have happened before the task ends."""
-        if not self._rows:
-            return
-        name = f"{self._name}-{self._parts:03}.parquet"
-        table = pa.Table.from_pylist(self._rows, schema=SCHEMA)
-        write_table(self.folder / self.flow / self.stream / name, table)
-        self._rows = []
-        self._bytes = 0
-        self._parts += 1
-
-
-def _id(stream: str, address: str) -> str:
-    return hashlib.sha256(f"{stream}|{address}".encode()).hexdigest()[:24]
+    def next_file(self) -> tuple[str, int | None]:
+        self._files += 1
+        return f"{self._series}-{self._files - 1:03}", self._batch
 
 
 def json_texts(rows: pa.RecordBatch) -> list[str]:
-    """Rows as JSON: times in ISO form, bytes as text where they are text, else in base64.
+    """Rows as JSON: times in ISO form, bytes as text if they are UTF-8, else in base64.
 
-    Python has no times before year 1 and after 9999; where there are such, times are microseconds since 1970.
+    Python has no times before year 1 and after 9999; a batch with such a time has microseconds since 1970 instead.
     """
     try:
-        found = rows.to_pylist()
+        values = rows.to_pylist()
     except (OverflowError, ValueError):
         kinds = [pa.int64() if pa.types.is_timestamp(field.type) else field.type for field in rows.schema]
         columns = [column.cast(kind) for column, kind in zip(rows.columns, kinds, strict=True)]
-        found = pa.RecordBatch.from_arrays(columns, names=rows.schema.names).to_pylist()
-    return [json.dumps(row, default=_plain, ensure_ascii=False) for row in found]
+        values = pa.RecordBatch.from_arrays(columns, names=rows.schema.names).to_pylist()
+    return [json.dumps(row, default=_json_value, ensure_ascii=False) for row in values]
 
 
-def _plain(value: Any) -> Any:
+def _json_value(value: Any) -> Any:
     match value:
         case datetime() | date():
             return value.isoformat()
@@ -122,7 +93,7 @@ def _plain(value: Any) -> Any:
     return str(value)
 
 
-def read_late(folder: StatePath, flow: str | None = None) -> pa.Table:
+def read_late_rows(folder: StatePath, flow: str | None = None) -> pa.Table:
     """All late rows below a folder, each once per flow and generation, in no particular order."""
     base = folder / flow if flow else folder
     files = in_order(base.rglob("*.parquet")) if base.is_dir() else []

@@ -19,7 +19,7 @@ from headrace.engine.observe.status import EngineStatus
 from headrace.engine.observe.step_metrics import step_families
 from headrace.engine.observe.table_metrics import table_families
 from headrace.engine.observe.volumes import bytes_in, bytes_out
-from headrace.engine.spark.progress import rows_given
+from headrace.engine.spark.progress import output_rows
 from headrace.engine.state.status_file import STATES
 from headrace.plan.model import FlowPlan
 
@@ -62,7 +62,7 @@ class Metrics:
         """Count one batch."""
         self._batches.labels(flow.name).inc()
         self._rows_in.labels(flow.name).inc(progress["numInputRows"] or 0)
-        rows_out = rows_given(progress)
+        rows_out = output_rows(progress)
         if rows_out is not None:
             self._rows_out.labels(flow.name).inc(rows_out)
         for name, milliseconds in progress["durationMs"].items():
@@ -178,7 +178,7 @@ _GAUGES: tuple[tuple[MetricSpec[GaugeMetricFamily], Callable[[Mapping[str, Any]]
 
 
 def _seconds(text: str) -> float:
-    return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
+    return datetime.fromisoformat(text).timestamp()
 
 
 def _memory() -> Metric:

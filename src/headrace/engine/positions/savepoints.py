@@ -15,6 +15,7 @@ from headrace.core.files.state_files import StatePath, atomic_folder, copy_tree,
 from headrace.engine.positions.positions import committed_positions, input_positions
 from headrace.engine.state.generations import Generation
 from headrace.engine.state.state import StateDir
+from headrace.engine.state.utc import utc_now
 from headrace.plan.model import FlowPlan
 
 _INFO = "savepoint.json"
@@ -35,7 +36,7 @@ class SavepointInfo:
     """The position of each input, by name."""
     sinks: Mapping[str, str]
     """The sinks with the rows of the batch, each with its batch mark."""
-    created_at: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
+    created_at: str = field(default_factory=lambda: utc_now("seconds", "+00:00"))
 
 
 @dataclass(frozen=True)

@@ -35,8 +35,8 @@ from headrace.core.files.state_files import (
 from headrace.core.records import spark_schema
 from headrace.engine.flows.checks import check_rows
 from headrace.engine.flows.flow import batch_writer
-from headrace.engine.letters.dead_letter_index import DeadLetterStore, LetterBook
-from headrace.engine.letters.dead_letters import read_letters
+from headrace.engine.letters.dead_letter_index import DeadLetterIndex, DeadLetterStore
+from headrace.engine.letters.dead_letters import read_dead_letters
 from headrace.engine.letters.step_rows import letter_of
 from headrace.engine.replay.replay_folders import FlowReplay, UnfinishedReplays
 from headrace.engine.replay.replay_inputs import LetterInputs
@@ -96,8 +96,8 @@ class DeadLetterReplayer:
     spark: SparkSession
 
     @property
-    def _book(self) -> LetterBook:
-        return LetterBook(self.state.dead_letters)
+    def _book(self) -> DeadLetterIndex:
+        return DeadLetterIndex(self.state.dead_letters)
 
     @property
     def _unfinished(self) -> UnfinishedReplays:
@@ -173,7 +173,7 @@ class DeadLetterReplayer:
 
     def _finish(self, replay: FlowReplay) -> ReplayOutcome:
         letters = read_tables([replay.letters_file], None, ["flow", "generation", "id"])
-        refused = read_letters(replay.folder / "bad")
+        refused = read_dead_letters(replay.folder / "bad")
         pairs = zip(refused["position"].to_pylist(), refused["value"].to_pylist(), strict=True)
         ids = pa.array([letter_of(*pair) for pair in pairs], pa.string())
         bad = _still_bad(letters, refused.filter(pc.is_valid(ids)), ids.drop_null())

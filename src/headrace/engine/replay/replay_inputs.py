@@ -19,9 +19,10 @@ from headrace.core.records import spark_schema
 from headrace.core.rows import structured
 from headrace.core.schema import TIMESTAMP, to_ddl
 from headrace.engine.inputs.decode import DecodeStep
-from headrace.engine.inputs.event_time_filter import Gate
+from headrace.engine.inputs.event_time_filter import EventTimeFilter
 from headrace.engine.inputs.processing import Processing
-from headrace.engine.letters.dead_letters import LetterBox
+from headrace.engine.letters.dead_letters import SCHEMA as LETTERS
+from headrace.engine.letters.dead_letters import DeadLetterWriter
 from headrace.engine.letters.step_rows import LETTER, RowReader
 from headrace.engine.state.batch_clock import BatchClock, BatchTimes
 from headrace.engine.state.parquet_files import read_tables
@@ -30,7 +31,7 @@ from headrace.plan.model import FlowInput, Input, LakeInput, ProcessorStep, Stre
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_COLUMNS = "id string, stream string, position string, metadata string, value binary"
+_COLUMNS = to_ddl(pa.schema([LETTERS.field(name) for name in ("id", "stream", "position", "metadata", "value")]))
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ class LetterInputs:
         return frozenset(pc.unique(read_tables([self.letters], None, ["stream"])["stream"]).to_pylist())
 
     def _rows_of(self, step: ProcessorStep, schema: pa.Schema) -> DataFrame:
-        box = LetterBox(self.bad, self.flow, step.id, self.replay, keep_value=False)
+        box = DeadLetterWriter(self.bad, self.flow, step.id, self.replay, keep_value=False)
         reader = RowReader(schema, box)
         letters = self.spark.read.schema(_COLUMNS).parquet(spark_path(self.letters))
         mine = letters.where(letters["stream"] == step.id).select("id", "value")
@@ -109,16 +110,18 @@ class LetterInputs:
             event_time=stream.event_time,
             # regardless of the stream's setting: a letter that is still bad stays a letter
             on_error="dead_letter",
-            letters=LetterBox(self.bad, self.flow, stream.name, self.replay, keep_value=False),
-            gate=self._gate(stream),
+            letters=DeadLetterWriter(self.bad, self.flow, stream.name, self.replay, keep_value=False),
+            time_filter=self._time_filter(stream),
         )
 
-    def _gate(self, stream: StreamInput) -> Gate | None:
+    def _time_filter(self, stream: StreamInput) -> EventTimeFilter | None:
         event_time = stream.event_time
         if event_time is None or event_time.max_future is None or stream.spec.source.simulated:
             return None
         microseconds = round(self.begun_at.timestamp() * 1_000_000)
-        return Gate(event_time, BatchClock(Path(), BatchTimes(batch_id=0, task=0, timestamp=microseconds, watermark=0)))
+        return EventTimeFilter(
+            event_time, BatchClock(Path(), BatchTimes(batch_id=0, task=0, timestamp=microseconds, watermark=0))
+        )
 
     @staticmethod
     def _ddl(stream: StreamInput, schema: pa.Schema) -> str:

@@ -1,4 +1,4 @@
-"""Why a running query ended, in words a user can act on, and whose business it is to mend it."""
+"""Translates the failure of a running query into an error that a user can act on, and decides on retries."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ Fault = Literal["own", "outside", "unknown"]
 _BAD_RECORD = re.compile(r"BadRecordError: (.*)")
 _PROJECT_ERROR = re.compile(r"error\[([a-z-]+)\]: (.*)(?:\n  --> .*)?(?:\n  hint: (.*))?")
 _FILE = re.compile(r"\[FAILED_READ_FILE\.\w+\] Encountered error while reading file (?:file:/*(?=/))?(\S+?)\.?\s")
-# Kafka's own exceptions for a cluster that is away, moves or comes back
-_KAFKA_AWAY = (
+# Kafka's exceptions for a cluster that is unavailable, moves or comes back
+_KAFKA_UNAVAILABLE = (
     r"org\.apache\.kafka\.common\.errors\.(Timeout|Disconnect|Network|BrokerNotAvailable|LeaderNotAvailable|"
     r"NotLeaderOrFollower|NotCoordinator|Coordinator\w+|NotController|UnknownServer)Exception"
     r"|Timed out waiting for a node assignment|Failed to create new KafkaAdminClient|No resolvable bootstrap"
@@ -23,17 +23,17 @@ _KAFKA_AWAY = (
 )
 _FULL = re.compile(r"No space left on device|Disk quota exceeded")
 _READ_ONLY = re.compile(r"Read-only file system")
-_KAFKA = re.compile(_KAFKA_AWAY)
+_KAFKA = re.compile(_KAFKA_UNAVAILABLE)
 _MEMORY = re.compile(r"org\.apache\.arrow\.memory\.OutOfMemoryException|OutOfDirectMemoryError")
 _EXECUTOR = re.compile(
     r"ExecutorLostFailure|Lost executor|ExecutorDeadException|Lost worker|executor .{0,80} (exited|lost)"
-    # a machine that is too busy: Spark gives a new Python process ten seconds
+    # on a busy machine: Spark gives a new Python process ten seconds to start
     r"|Python worker failed to connect back"
 )
-# Hadoop's client of an object store, and ours
+# of Hadoop's object store client, and of ours
 _STORE = re.compile(r"org\.apache\.hadoop\.fs\.s3a\.AWS\w+Exception|\bStoreError: ")
 _NETWORK = re.compile(r"Connection refused|Connection reset|NoRouteToHost|UnknownHostException|SocketTimeoutException")
-_AWAY = frozenset(
+_UNAVAILABLE = frozenset(
     {
         "broker-unreachable",
         "disk-full",
@@ -44,8 +44,8 @@ _AWAY = frozenset(
         "state-unwritable",
     }
 )
-# refused at the first start, when the project is probably wrong; later something was taken away that may come back
-_TAKEN_AWAY = frozenset(
+# at the first start the project is probably wrong; later something was removed, and may come back
+_REMOVED = frozenset(
     {
         "topic-missing",
         "lake-missing",
@@ -62,34 +62,36 @@ _TAKEN_AWAY = frozenset(
         "sink-missing",
     }
 )
-_NOBODY_KNOWS = frozenset({"flow-failed", "bad-file", "kafka-refused", "kafka-fenced", "sink-refused", "out-of-memory"})
+_UNCLEAR = frozenset({"flow-failed", "bad-file", "kafka-refused", "kafka-fenced", "sink-refused", "out-of-memory"})
 
 
 def fault_of(error: ProjectError, *, has_run: bool) -> Fault:
-    """Whose fault it is: the project's (`own`: no retry helps), something `outside` (it may come back), or `unknown`.
+    """The cause: the project (`own`: a retry does not help), a system `outside` (it may recover), or `unknown`.
 
-    `has_run`: whether the flow has worked since the engine started.
+    `has_run`: whether the flow has run since the engine started.
     """
-    if error.code in _AWAY or (has_run and error.code in _TAKEN_AWAY):
+    if error.code in _UNAVAILABLE or (has_run and error.code in _REMOVED):
         return "outside"
-    return "unknown" if error.code in _NOBODY_KNOWS else "own"
+    return "unknown" if error.code in _UNCLEAR else "own"
 
 
 def from_query(flow: FlowPlan, exception: Any) -> ProjectError:
-    """The error of a failed query. Its whole text is in the engine's log."""
+    """The error of a failed query. The full text is in the engine's log."""
     text = str(exception)
     bad = _BAD_RECORD.search(text)
     if bad:
         return ProjectError(
-            "bad-record", f"flow '{flow.name}' met a {bad[1]}", hint="on_error: dead_letter would keep it and go on"
+            "bad-record",
+            f"flow '{flow.name}' met a {bad[1]}",
+            hint="on_error: dead_letter would store the record and continue",
         )
-    own = _PROJECT_ERROR.search(text)
-    if own:
-        exit_code = Exit.TRANSIENT if own[1] in _AWAY else Exit.FAILED
-        return ProjectError(own[1], f"flow '{flow.name}': {own[2]}", hint=own[3], exit_code=exit_code)
+    project = _PROJECT_ERROR.search(text)
+    if project:
+        exit_code = Exit.TRANSIENT if project[1] in _UNAVAILABLE else Exit.FAILED
+        return ProjectError(project[1], f"flow '{flow.name}': {project[2]}", hint=project[3], exit_code=exit_code)
     if _MEMORY.search(text):
-        message = f"flow '{flow.name}': a batch of records does not fit into memory: {_telling(text, _MEMORY)}"
-        return ProjectError("out-of-memory", message, hint="give spark.memory more, or the flow a smaller max_records")
+        message = f"flow '{flow.name}': a batch of records does not fit into memory: {_line_with(text, _MEMORY)}"
+        return ProjectError("out-of-memory", message, hint="increase spark.memory, or decrease max_records of the flow")
     return (
         from_state(flow, text)
         or _from_outside(flow, text)
@@ -97,16 +99,16 @@ def from_query(flow: FlowPlan, exception: Any) -> ProjectError:
         or ProjectError(
             "flow-failed",
             f"flow '{flow.name}' failed: {_cause(text)}",
-            hint="the whole story is in logs/engine.log of the state folder",
+            hint="see logs/engine.log in the state folder for the full error",
         )
     )
 
 
 def from_worker(text: str) -> ProjectError | None:
-    """What went wrong in a Python worker while a question was answered: our own words, or those of a function."""
-    own = _PROJECT_ERROR.search(text)
-    if own:
-        return ProjectError(own[1], own[2], hint=own[3])
+    """The error of a Python worker during an ad-hoc query: a ProjectError, or that of a function."""
+    project = _PROJECT_ERROR.search(text)
+    if project:
+        return ProjectError(project[1], project[2], hint=project[3])
     file = _from_file(text)
     if file is not None:
         return file
@@ -115,45 +117,44 @@ def from_worker(text: str) -> ProjectError | None:
     return ProjectError("function-failed", f"a Python function failed: {_python_cause(text)}")
 
 
-def _from_file(text: str, of: str = "") -> ProjectError | None:
-    """A file of a source that is cut off, or not what it should be."""
+def _from_file(text: str, prefix: str = "") -> ProjectError | None:
+    """A source file that is truncated or has another format."""
     file = _FILE.search(text)
     if file is None:
         return None
-    message = f"{of}{file[1]} cannot be read: {_cause(text)}"
-    return ProjectError("bad-file", message, hint="is it whole, and of that kind? put a good one in its place")
+    message = f"{prefix}{file[1]} cannot be read: {_cause(text)}"
+    return ProjectError("bad-file", message, hint="check that the file is complete and has the right format")
 
 
 def _from_outside(flow: FlowPlan, text: str) -> ProjectError | None:
-    """What is known to come from elsewhere; a full disk is looked for first, as it makes many other errors."""
+    """Failures of other systems. A full disk is checked first, as it causes many other errors."""
 
     def error(code: str, pattern: re.Pattern[str], hint: str) -> ProjectError:
-        message = f"flow '{flow.name}' was stopped from outside: {_telling(text, pattern)}"
+        message = f"flow '{flow.name}' was stopped from outside: {_line_with(text, pattern)}"
         return ProjectError(code, message, hint=hint, exit_code=Exit.TRANSIENT)
 
     if _FULL.search(text):
-        return error("disk-full", _FULL, "make room on the disk")
+        return error("disk-full", _FULL, "free some space on the disk")
     if _READ_ONLY.search(text):
         return error("state-unwritable", _READ_ONLY, "make the folder writable again")
     if _KAFKA.search(text):
-        return error("broker-unreachable", _KAFKA, "check that the broker runs and can be reached")
+        return error("broker-unreachable", _KAFKA, "check that the broker is running and reachable")
     if _EXECUTOR.search(text):
-        return error("executor-lost", _EXECUTOR, "look at the workers; a machine that is too busy starts none in time")
+        return error("executor-lost", _EXECUTOR, "check the Spark workers; a busy machine may start them too slowly")
     if _STORE.search(text):
         return error("state-unreachable", _STORE, "check the object store, its keys and the network")
     if _NETWORK.search(text):
-        return error("service-away", _NETWORK, "check that the service runs and can be reached")
+        return error("service-away", _NETWORK, "check that the service is running and reachable")
     return None
 
 
-def _telling(text: str, pattern: re.Pattern[str]) -> str:
-    """The line that says it."""
+def _line_with(text: str, pattern: re.Pattern[str]) -> str:
     line = next(line for line in text.splitlines() if pattern.search(line))
     return line.strip().removeprefix("Caused by: ").rsplit("Exception: ", 1)[-1][:300]
 
 
 def _python_cause(text: str) -> str:
-    """What the last trace of a Python worker ends with, in one line."""
+    """The last line of the last trace of a Python worker."""
     trace = text.rpartition("Traceback (most recent call last):")[2].splitlines()[1:]
     ending = next((line for line in trace if line and not line[0].isspace()), "")
     kind, colon, message = ending.partition(": ")

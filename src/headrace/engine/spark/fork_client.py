@@ -1,7 +1,6 @@
-"""What Spark starts in place of Python: asks `forkserver` for a process of the same kind, and ends with it.
+"""The client of the fork server, which Spark starts in place of Python. It ends with the forked process.
 
-Run by its path and without the libraries of the environment, as it has to be quick. Where nobody serves it becomes the
-Python that was asked for.
+It runs by its path and without site packages, to start fast. Without a server it becomes an ordinary Python.
 """
 
 from __future__ import annotations
@@ -14,24 +13,23 @@ import sys
 _LOST = 1
 
 
-def ask(place: str, arguments: list[str]) -> int | None:
-    """The exit code of the process that was forked; None: nobody serves."""
+def fork(address: str, arguments: list[str]) -> int | None:
+    """Fork a process and wait for its exit code; None when no server listens."""
     request = {"arguments": arguments, "environment": dict(os.environ), "folder": os.getcwd()}
     data = json.dumps(request).encode()
     with socket.socket(socket.AF_UNIX) as server:
         try:
-            server.connect(place)
+            server.connect(address)
         except OSError:
             return None
         socket.send_fds(server, [len(data).to_bytes(4, "big")], [0, 1, 2])
         server.sendall(data)
-        ended = server.recv(1)
-        return ended[0] if ended else _LOST
+        exit_code = server.recv(1)
+        return exit_code[0] if exit_code else _LOST
 
 
-def main(place: str, *arguments: str) -> None:
-    """As Python, with these arguments."""
-    code = ask(place, list(arguments)) if arguments[:1] == ("-m",) else None
+def main(address: str, *arguments: str) -> None:
+    code = fork(address, list(arguments)) if arguments[:1] == ("-m",) else None
     if code is not None:
         sys.exit(code)
     os.execv(sys.executable, [sys.executable, *arguments])  # noqa: S606

@@ -1,4 +1,4 @@
-"""Functions in a Spark session: those of the library that Spark cannot express, and those of the project."""
+"""Registers functions in a Spark session: library functions without a Spark expression, and project functions."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ if TYPE_CHECKING:
 
 
 def register_for(session: SparkSession, flow: FlowPlan, project: Project) -> None:
-    """Make known what a flow's SQL calls, also that of its steps and of flows which became part of it."""
-    texts = [flow.sql, *(one.sql for one in flow.all_inputs() if isinstance(one, FlowInput))]
-    steps = (step.processor for step in flow.steps())
-    texts += [text for step in steps if isinstance(step, RunsSql) for text in step.statements]
+    """Register the functions that the SQL of a flow calls, and that of its steps and of the flows merged into it."""
+    texts = [flow.sql, *(source.sql for source in flow.all_inputs() if isinstance(source, FlowInput))]
+    processors = (step.processor for step in flow.steps())
+    texts += [text for processor in processors if isinstance(processor, RunsSql) for text in processor.statements]
     register(session, texts, project)
 
 
 def register(session: SparkSession, texts: Iterable[str], project: Project | None) -> None:
-    """Make known what these texts call."""
+    """Register the functions that these SQL texts call."""
     names = {name for text in texts for name in called(text)}
     own = {} if project is None else user_functions(project.root)
     resources = resources_of(project, messages=any(name == "filters" or wanted(name) for name in names))
     for name in sorted(names):
-        _register(session, name, _made(name, resources))
+        _register(session, name, _library_function(name, resources))
     for name, function in used_by(names, own).items():
         _ship(function)
         _register(session, name, function.arrow())
 
 
-def _made(name: str, resources: Resources) -> Arrow | None:
-    """What a name of the library means, when it is not in Spark's own words already."""
+def _library_function(name: str, resources: Resources) -> Arrow | None:
+    """A function of the library; None if it is a Spark expression or not in the library."""
     field = wanted(name)
     if field is not None:
         return pick(resources, *field)
@@ -53,21 +53,21 @@ def _made(name: str, resources: Resources) -> Arrow | None:
     return function.arrow if function.build is None else function.build(resources)
 
 
-def _register(session: SparkSession, name: str, made: Arrow | None) -> None:
-    if made is None:
+def _register(session: SparkSession, name: str, function: Arrow | None) -> None:
+    if function is None:
         return
     from pyspark.sql.functions import arrow_udf  # type: ignore[attr-defined]
 
-    compute = made.compute
+    compute = function.compute
 
     def over_columns(*columns: pa.Array) -> pa.Array:
         return compute(*columns)
 
-    session.udf.register(name, arrow_udf(over_columns, made.returns))
+    session.udf.register(name, arrow_udf(over_columns, function.returns))
 
 
 def _ship(function: UserFunction) -> None:
-    """Let a function's file travel with it: no worker has it."""
+    """Pickle a function with its module, as workers do not have the file."""
     from pyspark import cloudpickle
 
     cloudpickle.register_pickle_by_value(load(function))  # type: ignore[no-untyped-call]

@@ -1,6 +1,6 @@
-"""The jars beside PySpark's own: pinned, fetched once by the Ivy inside PySpark, verified, kept in one folder.
+"""The jars that Spark needs in addition to PySpark's: pinned, fetched once with PySpark's Ivy, verified, in one folder.
 
-Nothing here imports PySpark, so that commands which only look at the jars answer at once.
+This module does not import PySpark, so that commands that only check the jars are fast.
 """
 
 from __future__ import annotations
@@ -34,12 +34,14 @@ _FETCH_COMMAND = {
     "broker": "headrace services install kafka",
     "search": "headrace services install opensearch",
 }
-_ELSEWHERE = "HEADRACE_JARS names another folder for the jars, HEADRACE_IVY_SETTINGS an ivysettings.xml for a mirror"
+_SETTINGS_HINT = (
+    "HEADRACE_JARS names another folder for the jars, HEADRACE_IVY_SETTINGS an ivysettings.xml for a mirror"
+)
 
 
 @dataclass(frozen=True)
 class JarSet:
-    """A pinned list of jars, their hashes, and the folder in which they are kept."""
+    """A pinned list of jars with their hashes, and the folder for them."""
 
     ivy: Path
     lock: Path
@@ -47,15 +49,14 @@ class JarSet:
 
     @classmethod
     def named(cls, name: SetName) -> JarSet:
-        """One of the sets that this package pins."""
         return cls(_IVY / f"{name}.xml", _IVY / f"{name}.sha256", jar_dir() / name)
 
     def stamp(self) -> str:
-        """Changes whenever a pin or a hash does."""
+        """A digest of all pins and hashes."""
         return hashlib.sha256(self.ivy.read_bytes() + self.lock.read_bytes()).hexdigest()
 
     def hashes(self) -> dict[str, str]:
-        """SHA-256 by file name, from lines as `sha256sum` writes them."""
+        """SHA-256 by file name, from the format of `sha256sum`."""
         lines = self.lock.read_text().splitlines()
         return {name: digest for digest, name in (line.split() for line in lines)}
 
@@ -64,22 +65,22 @@ class JarSet:
         return [self.home / name for name in sorted(self.hashes())]
 
     def is_present(self) -> bool:
-        """Whether the folder holds exactly what is pinned now. Does not hash the jars: that was done on arrival."""
+        """Whether the folder has the jars that are pinned now. Their hashes were verified when they were fetched."""
         stamp = self.home / _STAMP
         if not stamp.is_file() or stamp.read_text() != self.stamp():
             return False
         return all(path.is_file() for path in self.paths())
 
     def verify(self, folder: Path) -> None:
-        """Refuse a folder whose jars are not, byte for byte, those of the lock file."""
+        """Refuse a folder whose jars differ from those of the lock file."""
         expected = self.hashes()
-        found = {path.name: _sha256(path) for path in folder.glob("*.jar")}
-        wrong = sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))
+        actual = {path.name: _sha256(path) for path in folder.glob("*.jar")}
+        wrong = sorted(name for name in expected.keys() | actual.keys() if expected.get(name) != actual.get(name))
         if wrong:
             raise ProjectError(
                 "jars-corrupt",
                 f"{len(wrong)} of {len(expected)} jars differ from {self.lock.name}: {', '.join(wrong)}",
-                hint="fetch again; if it stays so, the server or a proxy hands out other files than those pinned",
+                hint="fetch again; if the error persists, the server or a proxy returns other files than those pinned",
             )
 
 
@@ -90,36 +91,36 @@ def jar_dir() -> Path:
 
 
 def fetch(set_name: SetName, *, report: Report) -> list[Path]:
-    """Make sure that a set is there and give its jars. Returns at once when it already is."""
+    """The jars of a set, fetched if they are not present."""
     return fetch_set(JarSet.named(set_name), report=report)
 
 
 def fetch_set(jars: JarSet, *, report: Report) -> list[Path]:
-    """Like `fetch`, for any set. The folder appears whole or not at all, also when this is interrupted."""
+    """Like `fetch`, for any set. The folder is created atomically."""
     if jars.is_present():
         return jars.paths()
     java = require_java()
     try:
         with _one_at_a_time(jars.home.parent):
-            if not jars.is_present():  # else another process fetched it while this one waited
+            if not jars.is_present():  # another process may have fetched them in the meantime
                 _retrieve(jars, java, report)
     except OSError as error:
         raise ProjectError(
-            "jars-unavailable", f"cannot keep jars in {jars.home.parent}: {error}", hint=_ELSEWHERE
+            "jars-unavailable", f"cannot write jars to {jars.home.parent}: {error}", hint=_SETTINGS_HINT
         ) from error
     return jars.paths()
 
 
 def engine_jars() -> list[Path]:
-    """What a Spark session must load. Never fetches."""
+    """The jars that a Spark session loads. Never fetches."""
     return require_jars("engine")
 
 
 def require_jars(set_name: SetName) -> list[Path]:
-    """The jars of a set that must have been fetched before."""
+    """The jars of a set, which must have been fetched before."""
     jars = JarSet.named(set_name)
     if not jars.is_present():
-        state = "are not those of this version" if jars.home.exists() else "have not been fetched"
+        state = "do not match this version" if jars.home.exists() else "have not been fetched"
         raise ProjectError(
             "jars-missing",
             f"the {set_name} jars {state} (looked in {jars.home})",
@@ -130,33 +131,33 @@ def require_jars(set_name: SetName) -> list[Path]:
 
 
 def java_command() -> str:
-    """The java to use: that of JAVA_HOME when it is set, as Spark does, else the one on the PATH."""
+    """The java of JAVA_HOME if it is set, as Spark does, else that on the PATH."""
     home = os.environ.get("JAVA_HOME")
-    found = shutil.which("java", path=os.path.join(home, "bin")) if home else shutil.which("java")
-    if found is None:
-        looked = f"{home}/bin (JAVA_HOME)" if home else "the PATH"
-        raise ProjectError("java-missing", f"no java in {looked}", hint=_install_java())
-    return found
+    command = shutil.which("java", path=os.path.join(home, "bin")) if home else shutil.which("java")
+    if command is None:
+        searched = f"{home}/bin (JAVA_HOME)" if home else "the PATH"
+        raise ProjectError("java-missing", f"no java in {searched}", hint=_install_java())
+    return command
 
 
 def java_version(java: str | None = None) -> int:
     """The major version of a java command."""
     command = java or java_command()
-    answer = subprocess.run([command, "-version"], capture_output=True, text=True, check=False)
-    version = parse_java_version(answer.stderr + answer.stdout)
+    result = subprocess.run([command, "-version"], capture_output=True, text=True, check=False)
+    version = parse_java_version(result.stderr + result.stdout)
     if version is None:
-        raise ProjectError("java-missing", f"'{command} -version' names no version", hint=_install_java())
+        raise ProjectError("java-missing", f"'{command} -version' prints no version", hint=_install_java())
     return version
 
 
 def parse_java_version(text: str) -> int | None:
-    """The major version in what `java -version` prints; up to Java 8 it was the second number."""
-    found = re.search(r'version "(?:1\.)?(\d+)', text)
-    return int(found.group(1)) if found else None
+    """The major version in the output of `java -version`; up to Java 8 it is the second number."""
+    version = re.search(r'version "(?:1\.)?(\d+)', text)
+    return int(version.group(1)) if version else None
 
 
 def require_java() -> str:
-    """A java command that is new enough."""
+    """The java command, if its version is supported."""
     java = java_command()
     version = java_version(java)
     if version < OLDEST_JAVA:
@@ -165,7 +166,7 @@ def require_java() -> str:
 
 
 def pyspark_home() -> Path:
-    """Where PySpark is installed, found without importing it."""
+    """The folder of PySpark, found without importing it."""
     spec = importlib.util.find_spec("pyspark")
     if spec is None or not spec.submodule_search_locations:
         raise ProjectError("pyspark-missing", f"no pyspark in {sys.prefix}", hint="reinstall headrace")
@@ -186,7 +187,7 @@ def _one_at_a_time(folder: Path) -> Iterator[None]:
 
 def _retrieve(jars: JarSet, java: str, report: Report) -> None:
     parent, cache = jars.home.parent, jars.home.parent / ".ivy"
-    for left_over in parent.glob(f".{jars.home.name}-*"):  # of a fetch that was killed
+    for left_over in parent.glob(f".{jars.home.name}-*"):  # from a fetch that was killed
         shutil.rmtree(left_over)
     staging = Path(tempfile.mkdtemp(prefix=f".{jars.home.name}-", dir=parent))
     try:
@@ -195,7 +196,7 @@ def _retrieve(jars: JarSet, java: str, report: Report) -> None:
         try:
             jars.verify(staging)
         except ProjectError:
-            shutil.rmtree(cache, ignore_errors=True)  # else the next fetch would take the bad jar from there
+            shutil.rmtree(cache, ignore_errors=True)  # otherwise the next fetch would reuse the bad jar
             raise
         (staging / _STAMP).write_text(jars.stamp())
         staging.chmod(0o755)
@@ -208,7 +209,7 @@ def _retrieve(jars: JarSet, java: str, report: Report) -> None:
 def _run_ivy(java: str, ivy_file: Path, cache: Path, target: Path, report: Report) -> None:
     settings = os.environ.get("HEADRACE_IVY_SETTINGS") or str(_IVY / "ivysettings.xml")
     (program,) = (pyspark_home() / "jars").glob("ivy-*.jar")
-    # Both directories are set so that nothing is read from or left in the home directory.
+    # Both directories are set so that Ivy does not use the home directory.
     command = [java, f"-Dheadrace.ivy.cache={cache}", f"-Divy.default.ivy.user.dir={cache}", "-jar", str(program)]
     command += ["-settings", settings, "-cache", str(cache), "-ivy", str(ivy_file)]
     command += ["-retrieve", f"{target}/[artifact]-[revision].[ext]"]
@@ -230,8 +231,8 @@ def _unavailable(output: str) -> ProjectError:
     because = f" ({cause.group(1)})" if cause else ""
     return ProjectError(
         "jars-unavailable",
-        f"Ivy could not get: {named}{because}",
-        hint=f"check the network (and JAVA_TOOL_OPTIONS for a proxy), then try again; {_ELSEWHERE}",
+        f"Ivy could not fetch: {named}{because}",
+        hint=f"check the network (and JAVA_TOOL_OPTIONS for a proxy), then try again; {_SETTINGS_HINT}",
         exit_code=Exit.TRANSIENT,
     )
 

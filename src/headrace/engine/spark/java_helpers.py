@@ -1,7 +1,7 @@
-"""Java classes of a few lines each, compiled once by the compiler inside Spark.
+"""The Java helpers: small classes that `headrace jars` compiles with the compiler inside Spark.
 
-`LocalFiles` writes local files without a process for each, `Classes` remembers which classes are not there, and
-`JsonFields` reads fields of documents. Where they have not been compiled, Hadoop's, Java's and Python's own serve.
+`LocalFiles` writes local files without starting a process for each, `MissingClassCache` caches which classes are
+missing, and `JsonFields` reads fields of documents. Without them Hadoop, Java and Python do the same work more slowly.
 """
 
 from __future__ import annotations
@@ -15,42 +15,27 @@ from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 from headrace.core.errors import ProjectError
 from headrace.engine.spark.jars import Report, jar_dir, java_command, pyspark_home
 
-CLASS_PATH = "spark.driver.extraClassPath"
 _SOURCES = Path(__file__).parent / "java"
 _FOLDER = "local"
-_LOCAL_FILES = "headrace.LocalFiles"
-_LONG_AGO = (1980, 1, 1, 0, 0, 0)
+# a constant, so that the same sources give the same jar
+_FILE_TIME = (1980, 1, 1, 0, 0, 0)
 
 
-def own_jar() -> Path:
-    """Where the compiled classes are kept, whether they are there or not: they fit their sources and one Hadoop."""
+def helpers_jar() -> Path:
+    """The path of the compiled classes for these sources and this Hadoop; the file may not exist."""
     (hadoop,) = (pyspark_home() / "jars").glob("hadoop-client-api-*.jar")
-    made_of = b"".join(source.read_bytes() for source in _sources()) + hadoop.name.encode()
-    return jar_dir() / _FOLDER / f"{hashlib.sha256(made_of).hexdigest()[:16]}.jar"
+    inputs = b"".join(source.read_bytes() for source in _sources()) + hadoop.name.encode()
+    return jar_dir() / _FOLDER / f"{hashlib.sha256(inputs).hexdigest()[:16]}.jar"
 
 
-def own_settings(master: str) -> dict[str, str]:
-    """What tells Spark to use them. Executors elsewhere do not have them, and then nobody writes files by them; but the
-    class path stays the same, as the archive of classes is bound to it."""
-    jar = own_jar()
-    if not jar.is_file():
-        return {}
-    found = {CLASS_PATH: str(jar)}
-    if master.startswith("local"):
-        found["spark.hadoop.fs.file.impl"] = _LOCAL_FILES
-        found["spark.hadoop.fs.AbstractFileSystem.file.impl"] = f"{_LOCAL_FILES}$Context"
-    return found
+def cache_missing_classes(jvm: Any) -> None:
+    """Must run before the JVM starts threads that load classes: threads inherit their class loader."""
+    jvm.headrace.MissingClassCache.install()
 
 
-def remember_missing_classes(jvm: Any) -> None:
-    """Have Java remember which classes are not there. Called before it has started what is to know of it."""
-    if own_jar().is_file():
-        jvm.headrace.Classes.install()
-
-
-def compile_own_classes(report: Report) -> None:
-    """Compile them, unless that was done. A failure is told, and harms nobody."""
-    jar = own_jar()
+def compile_helpers(report: Report) -> None:
+    """Compile the classes unless they exist. A failure is only reported: Spark runs without the helpers."""
+    jar = helpers_jar()
     if jar.is_file():
         return
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
@@ -58,21 +43,21 @@ def compile_own_classes(report: Report) -> None:
     try:
         jar.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=jar.parent) as scratch:
-            made = Path(scratch) / jar.name
-            _write(made, _compiled([source.read_text(encoding="utf-8") for source in _sources()]))
+            staged = Path(scratch) / jar.name
+            write_jar(staged, compile_classes([source.read_text(encoding="utf-8") for source in _sources()]))
             for old in jar.parent.glob("*.jar"):
                 old.unlink()
-            made.rename(jar)
+            staged.rename(jar)
     except (OSError, Py4JError, ProjectError) as error:
-        report(f"Hadoop's and Java's own classes serve, which takes longer: {str(error)[:300]}")
+        report(f"the Java helpers could not be compiled, so Spark runs more slowly: {str(error)[:300]}")
 
 
 def _sources() -> list[Path]:
     return sorted(_SOURCES.glob("*.java"))
 
 
-def _compiled(sources: list[str]) -> dict[str, bytes]:
-    """Classes by name. The compiler is the one that Spark uses for its own code, so no JDK is needed."""
+def compile_classes(sources: list[str]) -> dict[str, bytes]:
+    """Bytecode by class name. The compiler is the one that Spark uses for generated code, so no JDK is needed."""
     from py4j.java_gateway import (  # type: ignore[import-untyped]
         GatewayParameters,
         JavaGateway,
@@ -89,17 +74,17 @@ def _compiled(sources: list[str]) -> dict[str, bytes]:
     )
     gateway = JavaGateway(gateway_parameters=GatewayParameters(port=port, auth_token=secret, auto_convert=True))
     try:
-        made: dict[str, bytes] = {}
+        classes: dict[str, bytes] = {}
         for source in sources:
             compiler = gateway.jvm.org.codehaus.janino.SimpleCompiler()
             compiler.cook(source)
-            made |= {str(name): bytes(code) for name, code in dict(compiler.getBytecodes()).items()}
-        return made
+            classes |= {str(name): bytes(code) for name, code in dict(compiler.getBytecodes()).items()}
+        return classes
     finally:
         gateway.shutdown()
 
 
-def _write(jar: Path, classes: dict[str, bytes]) -> None:
+def write_jar(jar: Path, classes: dict[str, bytes]) -> None:
     with ZipFile(jar, "w") as archive:
         for name, code in sorted(classes.items()):
-            archive.writestr(ZipInfo(f"{name.replace('.', '/')}.class", _LONG_AGO), code, ZIP_DEFLATED)
+            archive.writestr(ZipInfo(f"{name.replace('.', '/')}.class", _FILE_TIME), code, ZIP_DEFLATED)

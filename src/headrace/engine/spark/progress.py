@@ -1,4 +1,4 @@
-"""What Spark says about the batches of a query, and what a flow's numbers are made of."""
+"""Spark's progress reports on batches, and the counters of a flow that are derived from them."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from headrace.engine.state.utc import utc_text
 from headrace.plan.model import FlowPlan, LakeInput, StreamInput
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 OUTPUT = "output"
-"""The name under which a flow's rows are counted on their way to the sinks."""
+"""The name of the observed metric that counts the output rows of a flow."""
 _INPUT = "input:"
 _RATE_SECONDS = 60.0
 _EPOCH = datetime(1970, 1, 2, tzinfo=UTC)
@@ -25,8 +26,7 @@ _EPOCH = datetime(1970, 1, 2, tzinfo=UTC)
 def new_batches(query: StreamingQuery, after: int) -> list[dict[str, Any]]:
     """Reports of batches with a higher id, oldest first.
 
-    Asked of the JVM one by one and as JSON: PySpark's own list costs dozens of calls for each of fifty reports, at
-    every look.
+    Fetched from the JVM one by one as JSON: PySpark's own list makes dozens of calls for each of fifty reports.
     """
     from pyspark.sql.streaming.listener import StreamingQueryProgress
 
@@ -34,42 +34,42 @@ def new_batches(query: StreamingQuery, after: int) -> list[dict[str, Any]]:
     newest = java.lastProgress()
     if newest is None or newest.batchId() <= after:
         return []
-    found = []
+    reports = []
     for report in reversed(list(java.recentProgress())):
         if report.batchId() <= after:
             break
-        found.append(StreamingQueryProgress.fromJson(json.loads(report.json())))
-    return list(_each_once(report for report in reversed(found) if _ran(report)))
+        reports.append(StreamingQueryProgress.fromJson(json.loads(report.json())))
+    return list(_each_once(report for report in reversed(reports) if _has_batch(report)))
 
 
-def _ran(report: Mapping[str, Any]) -> bool:
-    """Whether there was a batch: when there is nothing to do, Spark reports on the next one as if it had been empty."""
+def _has_batch(report: Mapping[str, Any]) -> bool:
+    """Whether a batch ran: while a query is idle, Spark reports on the next batch as if it were empty."""
     return "addBatch" in report["durationMs"] or bool(report["numInputRows"])
 
 
 def _each_once(reports: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Spark may report twice about one batch; the last word counts."""
+    """Spark can report twice on one batch; the last report counts."""
     yield from {report["batchId"]: report for report in reports}.values()
 
 
 @dataclass
 class StreamNumbers:
-    """What is known about one timed input."""
+    """The event times of one input."""
 
     delay: timedelta
     newest: datetime | None = None
     last_row_at: datetime | None = None
-    """When its last record came in, by our clock."""
+    """When its last record arrived, by the clock of the engine."""
 
     @property
     def watermark(self) -> datetime | None:
-        """How far this stream alone would let the watermark go."""
+        """The watermark that this stream alone would give."""
         return None if self.newest is None else self.newest - self.delay
 
 
 @dataclass
 class FlowCounters:
-    """The numbers of one flow since the engine started. What is not known is None."""
+    """The counters of one flow since the engine started. Unknown values are None."""
 
     trigger: timedelta
     streams: dict[str, StreamNumbers]
@@ -87,16 +87,15 @@ class FlowCounters:
 
     @staticmethod
     def of(flow: FlowPlan) -> FlowCounters:
-        """The numbers of a flow that has not run yet."""
         timed = {
-            one.name: StreamNumbers(one.event_time.watermark)
-            for one in flow.all_inputs()
-            if isinstance(one, StreamInput | LakeInput) and one.event_time is not None
+            source.name: StreamNumbers(source.event_time.watermark)
+            for source in flow.all_inputs()
+            if isinstance(source, StreamInput | LakeInput) and source.event_time is not None
         }
         return FlowCounters(flow.trigger, timed if flow.state else {})
 
     def take(self, report: Mapping[str, Any]) -> None:
-        """Take in the report of a batch."""
+        """Add the report of a batch."""
         rows = report["numInputRows"] or 0
         ended = ended_at(report)
         self.batches += 1
@@ -104,7 +103,7 @@ class FlowCounters:
         self._rates.append((time.monotonic(), rows))
         while self._rates[0][0] < time.monotonic() - _RATE_SECONDS:
             self._rates.popleft()
-        self.last_batch = self._described(report, rows, ended)
+        self.last_batch = self._describe(report, rows, ended)
         self._take_output(report)
         self._take_time(report, ended)
         self._take_state(report, rows)
@@ -119,21 +118,21 @@ class FlowCounters:
 
     @property
     def load(self) -> float | None:
-        """How much of the time between triggers a batch takes: above 1 the flow falls behind."""
+        """The duration of a batch relative to the trigger interval: above 1 the flow falls behind."""
         duration = self.last_batch["duration_s"] if self.last_batch else None
         return None if duration is None else duration / max(self.trigger.total_seconds(), 0.001)
 
     @property
     def held_back_by(self) -> str | None:
-        """The stream that keeps the watermark from going on, when there are several."""
+        """The stream that holds back the watermark, if there are several."""
         if len(self.streams) < 2:
             return None
-        silent = [name for name, one in self.streams.items() if one.watermark is None]
+        silent = [name for name, numbers in self.streams.items() if numbers.watermark is None]
         if silent:
             return silent[0]
         return min(self.streams, key=lambda name: self.streams[name].watermark or _EPOCH)
 
-    def _described(self, report: Mapping[str, Any], rows: int, ended: datetime) -> dict[str, Any]:
+    def _describe(self, report: Mapping[str, Any], rows: int, ended: datetime) -> dict[str, Any]:
         phases = {name: took / 1000 for name, took in report["durationMs"].items() if name != "triggerExecution"}
         total = report["durationMs"].get("triggerExecution")
         return {
@@ -145,19 +144,19 @@ class FlowCounters:
         }
 
     def _take_output(self, report: Mapping[str, Any]) -> None:
-        counted = rows_given(report)
-        if counted is not None:
-            self.rows_out = (self.rows_out or 0) + counted
+        rows = output_rows(report)
+        if rows is not None:
+            self.rows_out = (self.rows_out or 0) + rows
 
     def _take_time(self, report: Mapping[str, Any], ended: datetime) -> None:
-        said = report["eventTime"] or {}
-        self.watermark = known_time(said.get("watermark")) or self.watermark
-        newest = known_time(said.get("max")) if report["numInputRows"] else None
-        for name, found in _observed(report).items():
+        event_time = report["eventTime"] or {}
+        self.watermark = known_time(event_time.get("watermark")) or self.watermark
+        newest = known_time(event_time.get("max")) if report["numInputRows"] else None
+        for name, observed in _observed(report).items():
             stream = self.streams.get(name.removeprefix(_INPUT))
-            if stream is None or not name.startswith(_INPUT) or not found.get("rows"):
+            if stream is None or not name.startswith(_INPUT) or not observed.get("rows"):
                 continue
-            seen = known_time(found.get("newest"))
+            seen = known_time(observed.get("newest"))
             if seen is not None:
                 newest = max(seen, newest or seen)
                 stream.newest = max(seen, stream.newest or seen)
@@ -169,44 +168,43 @@ class FlowCounters:
         operators = report["stateOperators"]
         if not operators:
             return
-        self.state_rows = sum(one["numRowsTotal"] for one in operators)
-        self.state_bytes = sum(one["memoryUsedBytes"] for one in operators)
+        self.state_rows = sum(operator["numRowsTotal"] for operator in operators)
+        self.state_bytes = sum(operator["memoryUsedBytes"] for operator in operators)
         if rows:  # without input Spark repeats the numbers of an earlier batch
-            self.late_rows += sum(one["numRowsDroppedByWatermark"] for one in operators)
+            self.late_rows += sum(operator["numRowsDroppedByWatermark"] for operator in operators)
 
 
 def rows_out(number: int) -> Mapping[str, Any]:
-    """What a report says of the rows that a batch gave to a sink which counts them itself."""
+    """The part of a report with the output rows of a sink that counts them itself."""
     return {"sink": {"numOutputRows": number}}
 
 
-def rows_given(report: Mapping[str, Any]) -> int | None:
-    """The rows that a batch gave to its sinks, None when nobody counted."""
-    counted = (report.get("observedMetrics") or {}).get(OUTPUT)
-    if counted is not None:
-        return int(counted["rows"])
-    said = report["sink"]["numOutputRows"]
-    return said if said >= 0 else None  # Spark says -1 when a sink does not count
+def output_rows(report: Mapping[str, Any]) -> int | None:
+    """The output rows of a batch; None if they were not counted."""
+    observed = (report.get("observedMetrics") or {}).get(OUTPUT)
+    if observed is not None:
+        return int(observed["rows"])
+    rows = report["sink"]["numOutputRows"]
+    return rows if rows >= 0 else None  # Spark reports -1 if a sink does not count
 
 
 def ended_at(report: Mapping[str, Any]) -> datetime:
-    """When a batch was done."""
-    began = datetime.fromisoformat(report["timestamp"].replace("Z", "+00:00"))
-    return began + timedelta(milliseconds=report["durationMs"].get("triggerExecution", 0))
+    return datetime.fromisoformat(report["timestamp"]) + timedelta(
+        milliseconds=report["durationMs"].get("triggerExecution", 0)
+    )
 
 
-def known_time(given: str | datetime | None) -> datetime | None:
-    """A time as Spark reports it; it says 1970 for a watermark that is not known yet."""
-    if given is None:
+def known_time(reported: str | datetime | None) -> datetime | None:
+    """A time of a report; Spark reports 1970 for a watermark that is not known yet."""
+    if reported is None:
         return None
-    found = given if isinstance(given, datetime) else datetime.fromisoformat(given.replace("Z", "+00:00"))
-    found = found if found.tzinfo else found.replace(tzinfo=UTC)
-    return found if found > _EPOCH else None
+    time = reported if isinstance(reported, datetime) else datetime.fromisoformat(reported)
+    time = time if time.tzinfo else time.replace(tzinfo=UTC)
+    return time if time > _EPOCH else None
 
 
 def iso(moment: datetime | None) -> str | None:
-    """A time as documents have it."""
-    return None if moment is None else moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return None if moment is None else utc_text(moment)
 
 
 def _observed(report: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

@@ -1,7 +1,8 @@
-"""Where Spark puts what only this process needs, and the removal of what processes that were killed have left there.
+"""The scratch folder of a process: Spark's temporary files, and the removal of those of killed processes.
 
-A process that ends removes its own. After kill -9 nobody does: shuffle files, copies of state, unpacked libraries stay.
-So each process has one folder for all of it, beside a lock that the operating system releases however the process ends.
+A process removes its folder when it exits. After `kill -9` shuffle files, copies of state and unpacked libraries would
+stay. So each process has one folder for all of them and a lock file next to it, which the operating system releases
+however the process ends.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from contextlib import ExitStack, suppress
 from functools import cache
 from pathlib import Path
 
+import psutil
+
 from headrace.engine.state.locks import Fence, holder_of, holding
 
 _JVM = "jvm.pid"
@@ -23,24 +26,24 @@ _JVM = "jvm.pid"
 
 @cache
 def scratch_folder() -> Path | None:
-    """The folder of this process; None where there can be none, so that Spark's own places have to do."""
+    """The folder of this process; None if it cannot be created, and Spark then uses its default folders."""
     root = Path(tempfile.gettempdir()) / f"headrace-{os.getuid()}"
     try:
         if not _is_ours(root):
             return None
         sweep(root)
-        return _made(root)
+        return _create(root)
     except OSError:
         return None
 
 
-def remember_jvm(folder: Path, pid: int) -> None:
-    """Note Spark's process: it may live on for some seconds without the one that started it."""
+def record_jvm(folder: Path, pid: int) -> None:
+    """Record Spark's process, which can outlive the process that started it by some seconds."""
     (folder / _JVM).write_text(str(pid), encoding="utf-8")
 
 
 def sweep(root: Path) -> None:
-    """Remove the folders of processes that are dead, with what they have left beside them."""
+    """Remove the folders and lock files of dead processes."""
     for lock in root.glob("*.lock"):
         folder = lock.with_suffix("")
         if holder_of(lock) is None and not _jvm_lives(folder):
@@ -48,25 +51,26 @@ def sweep(root: Path) -> None:
 
 
 def _is_ours(root: Path) -> bool:
-    """The place for temporary files belongs to everyone: somebody else may have made a folder of this name."""
+    """Another user can have created a folder with this name, as the parent is shared by all users."""
     root.mkdir(mode=0o700, exist_ok=True)
-    about = root.lstat()
-    others_write = about.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-    return stat.S_ISDIR(about.st_mode) and about.st_uid == os.getuid() and not others_write
+    status = root.lstat()
+    others_write = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not others_write
 
 
-def _made(root: Path) -> Path:
+def _create(root: Path) -> Path:
     folder = root / f"{os.getpid()}-{uuid.uuid4().hex[:8]}"
     lock = root / f"{folder.name}.lock"
-    held = ExitStack()
-    held.enter_context(holding(lock, Fence()))  # before the folder is there, so that nobody takes it for abandoned
+    lock_hold = ExitStack()
+    # locked before the folder exists, so that another process does not remove it
+    lock_hold.enter_context(holding(lock, Fence()))
     folder.mkdir(mode=0o700)
     owner = os.getpid()
 
     def end() -> None:
         if os.getpid() == owner:
             _remove(folder, lock)
-            held.close()
+            lock_hold.close()
 
     atexit.register(end)
     return folder
@@ -75,16 +79,14 @@ def _made(root: Path) -> Path:
 def _remove(folder: Path, lock: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     if not folder.exists():
-        with suppress(OSError):  # another process sweeps too
+        with suppress(OSError):  # another process may remove it at the same time
             lock.unlink()
 
 
 def _jvm_lives(folder: Path) -> bool:
-    """Whether Spark's process of this folder still runs; a process that has got its number since does not count."""
-    import psutil
-
+    """Whether Spark's process still runs; another process may have got its pid since."""
     try:
         process = psutil.Process(int((folder / _JVM).read_text(encoding="utf-8")))
-        return any(str(folder) in word for word in process.cmdline())
+        return any(str(folder) in argument for argument in process.cmdline())
     except (OSError, ValueError, psutil.Error):
         return False

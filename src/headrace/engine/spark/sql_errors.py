@@ -1,4 +1,4 @@
-"""Spark's errors about a text in our words: code, line, nearest name."""
+"""Translates Spark's errors about SQL: error code, line, nearest name."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _PLACE = re.compile(r"\(line (\d+), pos")
 _MISMATCH = re.compile(r".* due to data type mismatch: ")
 
 
-def in_question(
-    error: AnalysisException, asked: Expanded, functions: Callable[[], Iterable[str]] = tuple
+def from_query_analysis(
+    error: AnalysisException, query: Expanded, functions: Callable[[], Iterable[str]] = tuple
 ) -> ProjectError:
-    """What the user should read; a wrong type inside of what became of a function is said of that function.
+    """The error of an ad-hoc query. A type error inside an expanded function is reported for that function.
 
-    `functions` gives the names of Spark's own, and is asked only when they are of use.
+    `functions` returns the names of Spark's functions; it is only called if they are needed.
     """
-    condition, function = error.getCondition() or "", asked.function_at(_start(error))
+    condition, function = error.getCondition() or "", query.function_at(_start(error))
     if function is not None and condition.startswith("DATATYPE_MISMATCH"):
         reason = _MISMATCH.sub("", _first_sentence(str(error)))
         message = f"{function.name}: an argument is of a wrong type: {reason}"
@@ -36,64 +36,65 @@ def in_question(
 
 
 def from_failure(text: str) -> ProjectError:
-    """Why Spark could not compute an answer: its own reason, without names of its classes."""
+    """The error of a query that failed while it ran: Spark's reason without its class names."""
     pattern = _PATTERN.search(text)
     if pattern is not None:
         return ProjectError("function-argument", f"not a pattern: {pattern[1].strip()}")
-    named = _CONDITION.match(text.strip())
-    hint = "cast the column to another type, e.g. string" if "conversion to Arrow" in text else _called(named)
+    condition = _CONDITION.match(text.strip())
+    hint = (
+        "cast the column to another type, e.g. string" if "conversion to Arrow" in text else _condition_hint(condition)
+    )
     return SqlError("sql-failed", _first_sentence(text), line=_line_in(text), hint=hint)
 
 
 def from_analysis(error: AnalysisException, functions: Iterable[str] = ()) -> SqlError:
-    """What the user should read instead of Spark's text. `functions` are names beside those of the library."""
+    """The error of a query that Spark refuses. `functions` are names in addition to those of the library."""
     condition = error.getCondition() or ""
     parameters = error.getMessageParameters() or {}
     line = _line(error)
     if condition.startswith("UNRESOLVED_COLUMN"):
         name = parameters.get("objectName", "?").strip("`")
         proposal = parameters.get("proposal", "").replace("`", "")
-        hint = (
-            f"columns: {proposal}" if proposal else "nothing that is read here has columns; texts are in single quotes"
-        )
-        return SqlError("unknown-column", f"there is no column '{name}'", line=line, hint=hint)
+        hint = f"columns: {proposal}" if proposal else "the query reads no columns here; texts need single quotes"
+        return SqlError("unknown-column", f"column '{name}' does not exist", line=line, hint=hint)
     if condition.startswith("PARSE_SYNTAX_ERROR"):
         message = f"SQL cannot be parsed near {parameters.get('error', '?')}"
-        hint = "check commas, brackets, quotes and keywords near this place"
+        hint = "check commas, brackets, quotes and keywords near this position"
         return SqlError("sql-syntax", message, line=line, hint=hint)
     if condition.startswith("UNRESOLVED_ROUTINE"):
         name = parameters.get("routineName", "?").replace("`", "")
-        guess = nearest(name, [*(one.name for one in library().values()), *functions])
+        guess = nearest(name, [*(function.name for function in library().values()), *functions])
         hint = f"did you mean {guess}? " if guess else ""
-        hint += "Spark's own functions are all there: headrace sql 'SHOW FUNCTIONS'"
-        return SqlError("unknown-function", f"there is no function {name}", line=line, hint=hint)
+        hint += "list Spark's functions with: headrace sql 'SHOW FUNCTIONS'"
+        return SqlError("unknown-function", f"function {name} does not exist", line=line, hint=hint)
     if condition.startswith("TABLE_OR_VIEW_NOT_FOUND"):
         name = parameters.get("relationName", "?").replace("`", "")
-        return SqlError("unknown-input", f"there is no stream, flow or table '{name}'", line=line)
+        return SqlError("unknown-input", f"stream, flow or table '{name}' does not exist", line=line)
     named = _CONDITION.match(f"[{condition}]")
-    return SqlError("sql-invalid", _first_sentence(str(error)), line=line, hint=_called(named))
+    return SqlError("sql-invalid", _first_sentence(str(error)), line=line, hint=_condition_hint(named))
 
 
-def _called(condition: re.Match[str] | None) -> str | None:
-    """A word to look up where the reason alone does not help."""
-    return None if condition is None else f"Spark calls it {condition[1]}: see its list of error conditions"
+def _condition_hint(condition: re.Match[str] | None) -> str | None:
+    return (
+        None if condition is None else f"Spark's error condition is {condition[1]}: see the list in its documentation"
+    )
 
 
 def _line(error: AnalysisException) -> int:
     for context in error.getQueryContext() or ():
-        found = re.search(r"line (\d+)", context.summary())
-        if found:
-            return int(found[1])
+        line = re.search(r"line (\d+)", context.summary())
+        if line:
+            return int(line[1])
     return _line_in(str(error))
 
 
 def _line_in(text: str) -> int:
-    found = _PLACE.search(text)
-    return int(found[1]) if found else 1
+    line = _PLACE.search(text)
+    return int(line[1]) if line else 1
 
 
 def _start(error: PySparkException) -> int:
-    """Where in the text it is, counted from 0; -1 when that is not known."""
+    """The index of the error in the text; -1 if unknown."""
     contexts = error.getQueryContext() or ()
     return contexts[0].startIndex() if contexts else -1
 

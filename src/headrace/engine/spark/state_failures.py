@@ -1,6 +1,6 @@
-"""What Spark says when a checkpoint and a query do not belong together, in our words.
+"""Translates Spark's errors about a checkpoint that does not fit its query.
 
-`plan` finds such changes before anything starts; this is for what it could not know.
+`plan` detects such changes before a flow starts; these are the cases that it cannot detect.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 from headrace.core.errors import Exit, ProjectError
 from headrace.plan.model import FlowPlan
 
-_MISFITS = re.compile(
+_INCOMPATIBLE = re.compile(
     r"\[(STATE_STORE_(?:KEY|VALUE)_SCHEMA_NOT_COMPATIBLE|STATE_STORE_\w*SCHEMA\w*"
     r"|STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA)\]\s*([^\n]*)"
     r"|(There are \[\d+\] sources in the checkpoint offsets and now there are \[\d+\] sources)"
@@ -21,13 +21,13 @@ _DAMAGED = re.compile(
 
 
 def from_state(flow: FlowPlan, text: str) -> ProjectError | None:
-    """The error of a query that cannot go on from its checkpoint; None when the text is about something else."""
-    misfit = _MISFITS.search(text)
-    if misfit:
+    """The error of a query that cannot continue from its checkpoint; None for other errors."""
+    incompatible = _INCOMPATIBLE.search(text)
+    if incompatible:
         return ProjectError(
             "needs-new-generation",
-            f"flow '{flow.name}' cannot go on from its checkpoint: {_sentence(misfit[2] or misfit[3])}",
-            hint=f"take the change back, or begin anew: headrace run --new-generation {flow.name}",
+            f"flow '{flow.name}' cannot continue from its checkpoint: {_sentence(incompatible[2] or incompatible[3])}",
+            hint=f"revert the change, or start a new generation: headrace run --new-generation {flow.name}",
             exit_code=Exit.CONFLICT,
         )
     damaged = _DAMAGED.search(text)
@@ -35,7 +35,7 @@ def from_state(flow: FlowPlan, text: str) -> ProjectError | None:
         return ProjectError(
             "checkpoint-damaged",
             f"the checkpoint of flow '{flow.name}' is damaged: {_sentence(damaged[2])}",
-            hint=f"put the files back, or begin anew: headrace run --new-generation {flow.name}",
+            hint=f"restore the files, or start a new generation: headrace run --new-generation {flow.name}",
             exit_code=Exit.CONFLICT,
         )
     return None

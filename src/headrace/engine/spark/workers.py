@@ -1,11 +1,12 @@
-"""Spark's Python daemon, with what workers need loaded before they are forked.
+"""Spark's Python daemon, with the libraries of the workers loaded before the workers are forked.
 
-Spark's own loads nothing, so every worker imports the same libraries once more, and goes through all their objects for
-garbage after every task: a tenth of a second each time, of which a small batch takes a dozen. Here the workers share
-what was loaded, and do not look at it again. That needs libraries that may be forked: the one thread they start, that
-of an allocator, is begun anew in the child by the allocator itself (a test counts them).
+Spark's own daemon loads nothing: every worker imports the same libraries again and scans all their objects for garbage
+after every task, which takes a tenth of a second each time, a dozen times in a small batch. Here the workers share the
+loaded libraries and exclude them from garbage collection. The libraries must survive a fork: the only thread they start
+belongs to an allocator, which restarts it in the child (a test counts the threads).
 
-A worker may have more on its way to Spark than a Unix socket holds by default, so that neither waits for every piece.
+The send buffer of a worker is larger than the default of a Unix socket, so that worker and Spark do not wait for each
+other at every piece.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from importlib import import_module
 from pyspark import daemon
 
 MODULE = __name__
-LOADED = (
+LIBRARIES = (
     "pandas",
     "pyarrow.compute",
     "pyspark.worker",
@@ -32,41 +33,41 @@ LOADED = (
     "headrace.sinks.kafka",
 )
 
-_SELDOM = (100_000, 50, 100)
-# of the C library's `mallopt`: how much that is free it keeps, and from which size on it asks the system each time
-_KEPT, _KEPT_BYTES = -1, 32 << 20
-_ASKED_FOR, _ASKED_FOR_BYTES = -3, 8 << 20
-# as far as the system allows; half a portion of rows
-_ON_THE_WAY = 4 << 20
+# decoding creates many small objects that live as long as an Arrow batch; Spark itself collects after every task
+_GC_THRESHOLDS = (100_000, 50, 100)
+# parameters of the C library's `mallopt`: free memory to keep, and the size above which a block comes from the system
+_TRIM_THRESHOLD, _TRIM_BYTES = -1, 32 << 20
+_MMAP_THRESHOLD, _MMAP_BYTES = -3, 8 << 20
+# half an Arrow batch; the system may grant less
+_SEND_BUFFER = 4 << 20
 
 
 def load() -> None:
-    """What most workers use."""
-    for name in LOADED:
+    """Import what most workers use and exclude it from garbage collection."""
+    for name in LIBRARIES:
         import_module(name)
     gc.collect()
     gc.freeze()
-    # documents are taken apart into many small objects that live as long as a portion; Spark collects after every task
-    gc.set_threshold(*_SELDOM)
+    gc.set_threshold(*_GC_THRESHOLDS)
     keep_memory()
 
 
 def keep_memory() -> None:
-    """Let a process keep what a portion of rows takes: given back after each, it costs a page fault per row again."""
+    """Keep the memory of an Arrow batch in the process: returning it after each batch costs a page fault per row."""
     with suppress(AttributeError):  # only the GNU C library has it
         mallopt = ctypes.CDLL(None).mallopt
-        mallopt(_KEPT, _KEPT_BYTES)
-        mallopt(_ASKED_FOR, _ASKED_FOR_BYTES)
+        mallopt(_TRIM_THRESHOLD, _TRIM_BYTES)
+        mallopt(_MMAP_THRESHOLD, _MMAP_BYTES)
 
 
 def run() -> None:
-    """Spark's daemon, which calls `worker` in every child."""
-    work = daemon.worker
+    """Run Spark's daemon, which calls `worker` in every child."""
+    spark_worker = daemon.worker
 
     def worker(sock: socket.socket, authenticated: bool) -> int:
         if sock.family == socket.AF_UNIX:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _ON_THE_WAY)
-        return work(sock, authenticated)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
+        return spark_worker(sock, authenticated)
 
     daemon.worker = worker
     daemon.manager()

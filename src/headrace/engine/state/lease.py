@@ -1,8 +1,8 @@
-"""A lock on an object store: an object that says who holds it and until when.
+"""A lease: a lock on an object store, as an object with its holder and expiry time.
 
-It is made and renewed with conditional puts, so of two who want it one gets it. Nobody releases it after kill -9: it
-ends by itself, or at once when its holder was a process of this machine that is no more. A holder that cannot renew it
-stops writing before anybody else may take it.
+It is created and renewed with conditional puts, so only one of two competing processes gets it. After `kill -9` it
+expires; if the holder was a process of this machine, another process may take it at once. A holder that cannot renew
+its lease stops writing before another process can take it.
 """
 
 from __future__ import annotations
@@ -17,24 +17,26 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from headrace.core.errors import Exit, ProjectError
 from headrace.core.files.objects import ObjectPath
 
 SECONDS = 30.0
-# how far the clocks of two machines may be apart
+# the largest difference between the clocks of two machines
 _SKEW_SECONDS = 5.0
 _TRY_AGAIN_SECONDS = 1.0
-# the tag of an empty object, which a lock never is
+# the tag of an empty object; a lease is never empty
 _NO_TAG = '"d41d8cd98f00b204e9800998ecf8427e"'
 
 
 @dataclass(frozen=True)
 class Owner:
-    """A process that holds a lock; the id is 0 when it has not said it yet."""
+    """A process that holds a lock; pid 0 if it has not written its pid yet."""
 
     pid: int
     host: str | None = None
-    """The machine it runs on, when that is not this one."""
+    """Its machine; None for this machine."""
 
     def __str__(self) -> str:
         return f"pid {self.pid or 'unknown'}" + (f" on {self.host}" if self.host else "")
@@ -42,14 +44,14 @@ class Owner:
 
 @dataclass(frozen=True)
 class _Claim:
-    """What is in the object."""
+    """The content of the object."""
 
     id: str
     pid: int
     host: str
     machine: str
     born: float
-    """When the process began: process ids are used again."""
+    """The start time of the process, as pids are reused."""
     until: float
 
     @staticmethod
@@ -64,14 +66,14 @@ class _Claim:
         return Owner(self.pid, None if self.machine == _machine() else self.host)
 
     def is_over(self) -> bool:
-        """Whether another may take the lock."""
+        """Whether another process may take the lease."""
         if self.machine == _machine() and _born(self.pid) != self.born:
             return True
         return time.time() > self.until + _SKEW_SECONDS
 
 
 def _machine() -> str:
-    """What tells apart all places in which process ids are counted."""
+    """Identifies a pid namespace on a booted machine."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
         return f"{boot}/{os.stat('/proc/self/ns/pid').st_ino}"
@@ -80,8 +82,6 @@ def _machine() -> str:
 
 
 def _born(pid: int) -> float:
-    import psutil
-
     try:
         return psutil.Process(pid).create_time()
     except psutil.NoSuchProcess:
@@ -89,30 +89,30 @@ def _born(pid: int) -> float:
 
 
 def _read(file: ObjectPath) -> tuple[_Claim, str] | None:
-    """Who claims the lock, and the tag of that object."""
+    """The claim and the tag of its object."""
     try:
         tag = file.look().e_tag or ""
-        said: dict[str, Any] = json.loads(file.read_bytes())
+        fields: dict[str, Any] = json.loads(file.read_bytes())
     except FileNotFoundError:
         return None
-    # one that was changed between the two has another tag, and cannot be replaced by this one
-    return _Claim(**said), tag
+    # if the object changed between the two calls, its tag differs and a put with this tag fails
+    return _Claim(**fields), tag
 
 
 def owner_of(file: ObjectPath) -> Owner | None:
-    """Who holds a lock; None when nobody does."""
-    found = _read(file)
-    return None if found is None or found[0].is_over() else found[0].owner
+    """The holder of a lease; None if it is free."""
+    current = _read(file)
+    return None if current is None or current[0].is_over() else current[0].owner
 
 
 def _now() -> float:
-    """Goes on while the process is stopped and while the machine sleeps."""
+    """A clock that advances while the process is stopped and while the machine sleeps."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
 @dataclass
 class Lease:
-    """The lock as this process holds it."""
+    """A lease that this process holds."""
 
     file: ObjectPath
     seconds: float = SECONDS
@@ -124,19 +124,19 @@ class Lease:
     _thread: threading.Thread | None = None
 
     def take(self) -> Owner | None:
-        """Take it, and renew it from now on; gives its holder instead when there is one."""
+        """Take the lease and renew it from now on. Returns the holder if another process has it."""
         began, mine = _now(), _Claim.mine(self._id, self.seconds)
-        other = self._claim(mine)
-        if other is not None:
-            return other
+        holder = self._claim(mine)
+        if holder is not None:
+            return holder
         self._require_conditions(mine)
         self._until = began + self.seconds
-        self._thread = threading.Thread(target=self._keep, name=f"lease of {self.file}", daemon=True)
+        self._thread = threading.Thread(target=self._renew_until_released, name=f"lease of {self.file}", daemon=True)
         self._thread.start()
         return None
 
     def _require_conditions(self, mine: _Claim) -> None:
-        """Refuse a store that takes a conditional put for a plain one: there two engines could both have the lock."""
+        """Refuse a store that ignores the conditions of a put: two engines could both hold the lease."""
         for condition in ({"new": True}, {"instead_of": _NO_TAG}):
             try:
                 self.file.put(mine.to_bytes(), **condition)
@@ -145,38 +145,38 @@ class Lease:
             self.file.unlink()
             raise ProjectError(
                 "state-store-unfit",
-                f"the object store of {self.file.parent} does not heed conditional puts: nothing can be locked there",
-                hint="use a store or a version that knows If-None-Match and If-Match, or a folder",
+                f"the object store of {self.file.parent} ignores conditional puts, so state cannot be locked there",
+                hint="use a store or a version that supports If-None-Match and If-Match, or a folder",
             )
 
     def _claim(self, mine: _Claim) -> Owner | None:
         try:
             self._tag = self.file.put(mine.to_bytes(), new=True)
         except FileExistsError:
-            found = _read(self.file)
-            # one that was given back in this very moment is asked for again
-            return self._claim(mine) if found is None else self._take_over(mine, *found)
+            current = _read(self.file)
+            # a lease that was released in the meantime is free: try again
+            return self._claim(mine) if current is None else self._take_over(mine, *current)
         return None
 
     def _take_over(self, mine: _Claim, claim: _Claim, tag: str) -> Owner | None:
-        if claim.id == self._id:  # the answer to the first try was lost
+        if claim.id == self._id:  # the response to the first attempt was lost
             self._tag = tag
             return None
         if not claim.is_over():
             return claim.owner
         try:
             self._tag = self.file.put(mine.to_bytes(), instead_of=tag)
-        except FileExistsError:  # another was faster
+        except FileExistsError:  # another process was faster
             return owner_of(self.file) or Owner(0)
         return None
 
-    def _keep(self) -> None:
+    def _renew_until_released(self) -> None:
         pause = self.seconds / 3
         while not self._ending.wait(pause) and self._taken_by is None:
             try:
                 self._renew()
                 pause = self.seconds / 3
-            except OSError:  # the store is away: `problem` says it when the time is over
+            except OSError:  # the store is unavailable: `problem` reports it when the lease has expired
                 pause = min(_TRY_AGAIN_SECONDS, self.seconds / 3)
 
     def _renew(self) -> None:
@@ -184,11 +184,11 @@ class Lease:
         try:
             self._tag = self.file.put(_Claim.mine(self._id, self.seconds).to_bytes(), instead_of=self._tag)
         except FileExistsError:
-            found = _read(self.file)
-            if found is None or found[0].id != self._id:
-                self._taken_by = Owner(0) if found is None else found[0].owner
+            current = _read(self.file)
+            if current is None or current[0].id != self._id:
+                self._taken_by = Owner(0) if current is None else current[0].owner
                 return
-            self._tag = found[1]  # the answer to an earlier try was lost
+            self._tag = current[1]  # the response to an earlier attempt was lost
             return
         self._until = began + self.seconds
 
@@ -198,20 +198,20 @@ class Lease:
             return ProjectError(
                 "state-taken",
                 f"another engine ({self._taken_by}) has taken over the state in {self.file.parent}",
-                hint="this one was away for too long; it has stopped, and the other goes on",
+                hint="this engine did not renew its lease in time and has stopped; the other engine continues",
                 exit_code=Exit.CONFLICT,
             )
         if _now() > self._until:
             return ProjectError(
                 "state-unreachable",
-                f"the state in {self.file.parent} has not answered for {self.seconds:.0f} s",
-                hint="check the object store and the network; the flows go on by themselves",
+                f"the object store of {self.file.parent} has not responded for {self.seconds:.0f} s",
+                hint="check the object store and the network; the flows then continue on their own",
                 exit_code=Exit.TRANSIENT,
             )
         return None
 
-    def give_back(self) -> None:
-        """Let go of it. One that is over is left alone: it may be another's already."""
+    def release(self) -> None:
+        """Release the lease. An expired lease is left alone, as another process may have it already."""
         self._ending.set()
         if self._thread is not None:
             self._thread.join()
@@ -219,4 +219,4 @@ class Lease:
             try:
                 self.file.unlink()
             except OSError:
-                return  # it ends by itself
+                return  # it expires

@@ -1,5 +1,7 @@
-"""Locks of a state folder: of a local one the operating system releases them even after kill -9, on an object store
-they are leases."""
+"""Locks of a state folder: file locks in a local folder, leases on an object store.
+
+The operating system releases a file lock even after `kill -9`.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +20,9 @@ _LOOKUP_SECONDS = 0.3
 
 @contextmanager
 def reading(folder: StatePath) -> Iterator[None]:
-    """Hold off merging and removing of a folder's files while they are listed and read. Readers do not exclude each
-    other."""
+    """Prevent that files of the folder are merged or removed while they are read. Readers do not exclude each other."""
     if isinstance(folder, ObjectPath):
-        yield  # files of an object store are never merged
+        yield  # files on an object store are never merged, as readers cannot be locked out
         return
     with shared_folder_lock(folder):
         yield
@@ -29,7 +30,7 @@ def reading(folder: StatePath) -> Iterator[None]:
 
 @contextmanager
 def changing(folder: StatePath) -> Iterator[bool]:
-    """Whether the files of a folder may be merged or removed now: false while another process may read them."""
+    """Yields whether the files of a folder may be merged or removed now: false while they are being read."""
     if isinstance(folder, ObjectPath):
         yield False
         return
@@ -38,7 +39,7 @@ def changing(folder: StatePath) -> Iterator[bool]:
 
 
 class HeldError(Exception):
-    """A lock belongs to another process, which is the argument."""
+    """A lock is held by another process."""
 
     def __init__(self, owner: Owner) -> None:
         super().__init__(str(owner))
@@ -47,43 +48,40 @@ class HeldError(Exception):
 
 @dataclass
 class Fence:
-    """Whether the locks of this process still hold: a lease may be lost, then nothing may be written any more."""
+    """Knows whether this process still holds its leases. Once a lease is lost, nothing may be written."""
 
     _leases: list[Lease] = field(default_factory=list)
 
     def add(self, lease: Lease) -> None:
-        """Look after one more."""
         self._leases.append(lease)
 
     def remove(self, lease: Lease) -> None:
-        """It is no longer needed."""
         self._leases.remove(lease)
 
     def problem(self) -> ProjectError | None:
-        """What was lost."""
-        return next((found for lease in self._leases if (found := lease.problem())), None)
+        """The problem of the first lease that is lost."""
+        return next((problem for lease in self._leases if (problem := lease.problem())), None)
 
     def check(self) -> None:
-        """Raise it."""
-        found = self.problem()
-        if found is not None:
-            raise found
+        problem = self.problem()
+        if problem is not None:
+            raise problem
 
 
 @contextmanager
 def holding(file: StatePath, fence: Fence) -> Iterator[None]:
-    """Hold a lock, which then has this process's id in it; HeldError when another process does."""
+    """Hold a lock, whose file then has the pid of this process. Raises HeldError if another process holds it."""
     if isinstance(file, ObjectPath):
         lease = Lease(file)
-        other = lease.take()
-        if other is not None:
-            raise HeldError(other)
+        holder = lease.take()
+        if holder is not None:
+            raise HeldError(holder)
         fence.add(lease)
         try:
             yield
         finally:
             fence.remove(lease)
-            lease.give_back()
+            lease.release()
         return
     # a process that only looks up the holder releases the lock at once; another holder may keep it for weeks
     with hold_lock(file, lambda pid: HeldError(Owner(pid)), timeout=_LOOKUP_SECONDS):
@@ -91,7 +89,7 @@ def holding(file: StatePath, fence: Fence) -> Iterator[None]:
 
 
 def holder_of(file: StatePath) -> Owner | None:
-    """The process that holds a lock; None when it is free."""
+    """The process that holds a lock; None if it is free."""
     if isinstance(file, ObjectPath):
         return owner_of(file)
     pid = lock_holder(file)

@@ -14,18 +14,18 @@ import pyarrow.parquet as pq
 from headrace.core.files.objects import ObjectPath
 from headrace.core.files.state_files import StatePath, write_atomically
 
-_AT_ONCE = 8
+_READERS = 8
 
 
 def write_table(file: StatePath, table: pa.Table, *, compression: str = "snappy", durable: bool = False) -> None:
-    """Write a file that is there whole or not at all."""
+    """Write a file atomically."""
     out = pa.BufferOutputStream()
     pq.write_table(table, out, compression=compression)
     write_atomically(file, out.getvalue().to_pybytes(), durable=durable)
 
 
 def write_parts(file: StatePath, schema: pa.Schema, parts: Iterable[pa.Table]) -> None:
-    """Write a file of many rows, which need not be in memory at once."""
+    """Write a file from parts, without all rows in memory at once."""
     if isinstance(file, Path):
         _write_parts(file, schema, parts)
         return
@@ -42,18 +42,17 @@ def _write_parts(file: Path, schema: pa.Schema, parts: Iterable[pa.Table]) -> No
 
 
 def read_tables(files: Sequence[StatePath], schema: pa.Schema | None, columns: Sequence[str] | None = None) -> pa.Table:
-    """The rows of all files, in their order; columns of the schema that a file has not are null."""
-    wanted = None if columns is None else list(columns)
+    """The rows of all files, in their order; columns of the schema that a file does not have are null."""
+    names = None if columns is None else list(columns)
     local = [str(file) for file in files if isinstance(file, Path)]
     if len(local) == len(files):
-        return ds.dataset(local, schema=schema).to_table(columns=wanted)
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        return ds.dataset(local, schema=schema).to_table(columns=names)
+    with ThreadPoolExecutor(_READERS) as pool:
         fragments = pool.map(_fragment, files)
-        return pa.concat_tables([one.to_table(schema=schema, columns=wanted) for one in fragments])
+        return pa.concat_tables([fragment.to_table(schema=schema, columns=names) for fragment in fragments])
 
 
 def rows_in(file: StatePath) -> int:
-    """How many rows a file has."""
     return int(pq.read_metadata(file if isinstance(file, Path) else pa.BufferReader(file.read_bytes())).num_rows)
 
 

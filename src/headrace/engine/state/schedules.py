@@ -1,4 +1,4 @@
-"""When flows with a schedule are due. Kept in the state folder: a run that was missed is made up for, once."""
+"""When flows with a schedule are due. Stored in the state folder, so that a missed run is made up for, once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _now() -> datetime:
 
 @dataclass
 class Timetable:
-    """The schedules of one engine's flows. Where they are not `followed`, every flow runs now, once."""
+    """The schedules of the flows of one engine. If they are not `followed`, every flow runs now, once."""
 
     state: StateDir
     followed: bool = True
@@ -34,23 +34,21 @@ class Timetable:
         return self.followed and flow.spec.schedule is not None
 
     def is_due(self, flow: FlowPlan) -> bool:
-        """Whether a flow is to run now."""
         return not self.holds(flow) or self._next(flow) <= self.clock()
 
     def begins(self, flow: FlowPlan) -> None:
-        """A run begins."""
         self._began[flow.name] = self.clock()
 
     def ends(self, flow: FlowPlan) -> None:
-        """A run has ended, well or not: the next one is that of the next time after it began."""
+        """Record the end of a run, successful or not. The next run is the next scheduled time after its start."""
         if flow.spec.schedule is None:
             return
         last = self._began.get(flow.name, self.clock())
         known = self._known[flow.name] = {**self._of(flow), _LAST: last.isoformat()}
         write_atomically(self._file(flow), json.dumps(known).encode())
 
-    def told(self, flow: FlowPlan) -> dict[str, Any] | None:
-        """What the status says of a flow's schedule."""
+    def describe(self, flow: FlowPlan) -> dict[str, Any] | None:
+        """The schedule of a flow for the status document."""
         schedule = flow.spec.schedule
         if schedule is None:
             return None
@@ -63,7 +61,7 @@ class Timetable:
         return schedule.after(datetime.fromisoformat(known.get(_LAST, known[_SINCE])))
 
     def _of(self, flow: FlowPlan) -> dict[str, str]:
-        """When it was first seen, and when it last ran."""
+        """When the flow was first seen, and when it last ran."""
         if flow.name not in self._known:
             try:
                 known = json.loads(self._file(flow).read_bytes())

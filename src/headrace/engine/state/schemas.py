@@ -1,4 +1,4 @@
-"""Columns that no file declares: learned from a sample once, then kept, so that a restart sees the same ones."""
+"""Inferred columns of streams: sampled once, then stored, so that a restart has the same columns."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ SAMPLE = 1000
 
 
 def infer_schema(project: Project, state: StateDir, name: str, spec: StreamSpec) -> pa.Schema | None:
-    """The kept or sampled columns of a stream whose format does not know them."""
-    known = kept_schema(state, name)
-    if known is not None:
-        return known
+    """The stored or sampled columns of a stream whose format does not declare them."""
+    stored = stored_schema(state, name)
+    if stored is not None:
+        return stored
     if spec.format is None or not isinstance(spec.source, RecordSource):
         return None
     sample = spec.source.sample(project.context, SAMPLE) if isinstance(spec.source, HasSample) else []
     if not sample:
         raise ProjectError(
             "schema-unknown",
-            f"the columns of stream '{name}' are to be inferred, but there is no record yet to look at",
+            f"the columns of stream '{name}' cannot be inferred: the source has no record yet",
             where=project.origin("streams", name, "format"),
             hint="declare them, e.g. format: {type: json, columns: 'id bigint, at timestamp'}",
         )
@@ -37,7 +37,7 @@ def infer_schema(project: Project, state: StateDir, name: str, spec: StreamSpec)
     return schema
 
 
-def kept_schema(state: StateDir, name: str) -> pa.Schema | None:
-    """The columns of a stream that were learned before."""
-    kept = state.schema_file(name)
-    return from_ddl(kept.read_text(encoding="utf-8")) if kept.is_file() else None
+def stored_schema(state: StateDir, name: str) -> pa.Schema | None:
+    """The columns of a stream that were inferred earlier."""
+    file = state.schema_file(name)
+    return from_ddl(file.read_text(encoding="utf-8")) if file.is_file() else None

@@ -7,9 +7,9 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from datetime import UTC, datetime
 from typing import Any, TypeVar
 
+from headrace.engine.state.utc import utc_now
 from headrace.engine.supervise.observers import Observer
 from headrace.plan.model import FlowPlan
 
@@ -31,7 +31,7 @@ class Notes:
         with self._lock:
             before = self._notes.pop(about, None)
             count = 1 + (before["count"] if before else 0)
-            at = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+            at = utc_now("seconds")
             self._notes[about] = {"about": about, "text": text[:500], "at": at, "count": count}
             while len(self._notes) > _MAX_NOTES:
                 del self._notes[next(iter(self._notes))]

@@ -17,17 +17,17 @@ from headrace.core.capabilities import BuildsCandidate, candidate_effect, lake_p
 from headrace.core.context import Context
 from headrace.core.errors import Exit, ProjectError
 from headrace.core.files.state_files import write_atomically
-from headrace.engine.flows import crash_points
 from headrace.engine.flows.flow import candidate_for
 from headrace.engine.positions.positions import input_positions
 from headrace.engine.positions.upgrade import FlowChange, detect_change, generation_reason, save_definition
+from headrace.engine.state import milestones
 from headrace.engine.state.generations import Generation
 from headrace.engine.state.schemas import infer_schema
 from headrace.engine.state.state import StateDir
 from headrace.plan.compare import ChangeVerdict
 from headrace.plan.model import FlowPlan, LakeInput, Plan, StreamInput
 from headrace.plan.planner import make_plan
-from headrace.project.loader import Project, defined_by
+from headrace.project.loader import Project, load_stored_definition
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -55,7 +55,7 @@ def load_definition(project: Project, state: StateDir, flow: str, generation: Ge
         )
     try:
         text = generation.definition.read_text(encoding="utf-8")
-        stored = defined_by(project, text, f"{generation.id}/{generation.definition.name}")
+        stored = load_stored_definition(project, text, f"{generation.id}/{generation.definition.name}")
         plan = make_plan(stored, (flow,), lambda name, spec: infer_schema(stored, state, name, spec)).flow(flow)
     except ProjectError as error:
         raise _definition_changed(flow, generation, f"{error.message} ({error.code})") from error
@@ -88,7 +88,7 @@ def candidate_change(project: Project, state: StateDir, flow: FlowPlan) -> FlowC
     candidate, current = generations.candidate(), generations.current()
     if candidate is None or current is None:
         return None
-    change = detect_change(project, state.beside(flow.name), flow)
+    change = detect_change(project, state.with_candidate(flow.name), flow)
     if change.generation != candidate:  # the project file is what the running generation was started with
         change = replace(change, verdict=ChangeVerdict("new_generation", change.verdict.reasons), generation=candidate)
     return replace(change, running=current.id)
@@ -152,7 +152,7 @@ def start_candidate(project: Project, state: StateDir, change: FlowChange) -> Ge
     generations = state.generations(change.flow.name)
     candidate = generations.make(generation_reason(change), shape=change.shape, pins=change.pins)
     save_definition(candidate, project)
-    generations.put_beside(candidate)
+    generations.set_candidate(candidate)
     return candidate
 
 
@@ -193,10 +193,10 @@ def publish_candidate(flow: FlowPlan, state: StateDir, context: Context, spark: 
     last: int = json.loads((candidate.folder / _PUBLISH).read_text(encoding="utf-8"))["batch"]
     for number, step in enumerate(flow.sinks):
         if number:
-            crash_points.reach("between_publishes", flow.name, 0)
+            milestones.reach("between_publishes", flow.name, 0)
         if isinstance(step.sink, BuildsCandidate):
             step.sink.publish(candidate_for(flow, step, candidate.id, context, last), spark)
-    crash_points.reach("published", flow.name, 0)
+    milestones.reach("published", flow.name, 0)
     generations.switch(candidate)
     clean_up_after_switch(flow, state, context)
 
@@ -207,7 +207,7 @@ def clean_up_after_switch(flow: FlowPlan, state: StateDir, context: Context) -> 
     current = generations.current()
     if current is None or not is_publishing(current):
         return
-    generations.put_beside(None)
+    generations.set_candidate(None)
     _remove_targets(flow, current, context)
     (current.folder / _PUBLISH).unlink()
 
@@ -236,7 +236,7 @@ def abandon_candidate(project: Project, state: StateDir, flow: str) -> None:
     """Delete the candidate of a flow and everything that it wrote."""
     candidate = require_abandonable(state, flow)
     definition = load_definition(project, state, flow, candidate)
-    state.generations(flow).put_beside(None)  # first: a candidate that resumed without its targets would miss rows
+    state.generations(flow).set_candidate(None)  # first: a candidate that resumed without its targets would miss rows
     _remove_targets(definition.flow, candidate, project.context)
     state.generations(flow).remove(candidate)
 

@@ -26,11 +26,11 @@ from typing import Any, Literal
 
 from headrace.core.errors import ProjectError
 from headrace.core.positions import Positions, Reached
-from headrace.engine.flows import crash_points
 from headrace.engine.flows.flow import FlowStarter
 from headrace.engine.inputs.backfill import is_pending
 from headrace.engine.positions.positions import PositionLog, input_positions
 from headrace.engine.spark.failures import fault_of, from_query
+from headrace.engine.state import milestones
 from headrace.engine.state.generations import Generation
 from headrace.engine.supervise.background import Notes, run_in_background
 from headrace.engine.supervise.candidate import (
@@ -242,7 +242,7 @@ class CandidateSwitch:
         Alignment(self.run, self.candidate, self.old, self.new, self._inputs).align()
         # checked once more, because the next step cannot be undone
         sink_effects(self.candidate.plan, self._candidate.id, self.new.project.context)
-        crash_points.reach("before_switch", self.run.plan.name, 0)
+        milestones.reach("before_switch", self.run.plan.name, 0)
         mark_publishing(self._candidate, self._current)
         self._publish()
 
@@ -265,7 +265,7 @@ def _create_run(starter: FlowStarter, flow: FlowPlan, notes: Notes) -> FlowRun:
     candidate = state.generations(flow.name).candidate()
     if candidate is None:
         return FlowRun(flow)
-    new = replace(starter, state=state.beside(flow.name), is_candidate=True)
+    new = replace(starter, state=state.with_candidate(flow.name), is_candidate=True)
     if is_publishing(candidate):  # the old generation does not run again, so its definition is not needed
         run = FlowRun(flow)
         run.switch = CandidateSwitch(run, _candidate_run(flow, new), starter, new, notes)

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.engine.flows.flow import FlowStarter
-from headrace.engine.spark.progress import rows_given
+from headrace.engine.spark.progress import output_rows
 from headrace.engine.supervise.flow_run import FlowRun
-from headrace.plan.feeds import feeds, waits
+from headrace.plan.feeds import flow_feeds, flow_waits
 from headrace.plan.model import Plan
 
 
@@ -32,8 +32,8 @@ class FeedChain:
 
     @staticmethod
     def of(plan: Plan, starter: FlowStarter) -> FeedChain:
-        links = feeds(plan, starter.project.context)
-        waits_for = waits(links)
+        links = flow_feeds(plan, starter.project.context)
+        waits_for = flow_waits(links)
         return FeedChain(waits_for, {flow: writers - waits_for[flow] for flow, writers in links.items()})
 
     def note_start(self, flow: str) -> None:
@@ -60,4 +60,4 @@ class FeedChain:
 
 
 def _rows(report: Mapping[str, Any]) -> int:
-    return int(report["numInputRows"] or 0) + (rows_given(report) or 0)
+    return int(report["numInputRows"] or 0) + (output_rows(report) or 0)

@@ -25,7 +25,7 @@ def inputs_ready(
     tables = FlowTables.of(flow, context)
     if tables.groups and starter.until_caught_up and not all_captured(flow, context):
         return False
-    if flow.is_report and not tables.whole():
+    if flow.is_report and not tables.complete():
         return False
     for name, path in _lake_tables(flow):
         upstream = next((run for run in runs if run.plan.name == name), None)

@@ -203,7 +203,7 @@ class Runner:
         return True
 
     def _poll(self, run: FlowRun) -> None:
-        run.schedule = self._timetable.told(run.plan)
+        run.schedule = self._timetable.describe(run.plan)
         if run.error is not None and self._timetable.holds(run.plan) and self._timetable.is_due(run.plan):
             self._reopen(run)
         if run.stop_order is not None:

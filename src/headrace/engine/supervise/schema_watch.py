@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from headrace.core.errors import Exit, ProjectError
 from headrace.core.format import Offer, RegistryBacked
 from headrace.engine.positions.upgrade import change_error, detect_change
-from headrace.engine.state.schemas import kept_schema
+from headrace.engine.state.schemas import stored_schema
 from headrace.engine.state.state import StateDir
 from headrace.engine.supervise.background import Notes, PeriodicTask
 from headrace.plan.model import FlowPlan, Plan, StreamInput
@@ -189,7 +189,7 @@ class SchemaWatch:
             self.probe(flow)
 
     def _plan(self, project: Project) -> Plan:
-        return make_plan(project, (), lambda name, _spec: kept_schema(self.state, name))
+        return make_plan(project, (), lambda name, _spec: stored_schema(self.state, name))
 
 
 def _reads(flow: FlowPlan, streams: list[str]) -> bool:

@@ -1,6 +1,6 @@
-"""The logs of tables as a Spark data source. It carries positions, not rows: those are read where they are needed.
+"""The logs of tables as a Spark data source. It has offsets but no rows: a batch reads its rows from the logs itself.
 
-Imported only where PySpark is. An offset says, for each log, up to which commit it was read.
+An offset has, for each log, the commit up to which it was read.
 """
 
 from __future__ import annotations
@@ -21,25 +21,24 @@ _REGISTRATIONS = itertools.count()
 
 
 def register_feed(spark: SparkSession, tables: FlowTables, max_records: int) -> str:
-    """Make the source of a view's tables known to a session, and return its name: none may be used twice."""
+    """Register the source of a flow's tables under a new name: a session cannot register a name twice."""
     name = f"headrace_tables_{next(_REGISTRATIONS)}"
-    own = {"name": classmethod(lambda _source: name), "tables": tables, "max_records": max_records}
-    spark.dataSource.register(type("TableFeed", (TableFeed,), own))
+    members = {"name": classmethod(lambda _source: name), "tables": tables, "max_records": max_records}
+    spark.dataSource.register(type("TableFeed", (TableFeed,), members))
     return name
 
 
 class TableFeed(DataSource):
-    """The commits of the logs that a view reads."""
+    """The commits of the logs that a flow reads."""
 
     tables: ClassVar[FlowTables]
     max_records: ClassVar[int]
 
     def schema(self) -> str:
-        """One column, as there has to be one; there are no rows."""
+        """Spark needs at least one column, though there are no rows."""
         return "commit bigint"
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        """Commits as they are made."""
         return _TableLogReader(self.tables, self.max_records)
 
 
@@ -50,7 +49,7 @@ class _TableLogReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last: Mapping[str, int] | None = None
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """What is committed later belongs to the next run."""
+        """Leave later commits to the next run."""
         self._last = self._tables.ends()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802

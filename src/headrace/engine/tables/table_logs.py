@@ -1,4 +1,4 @@
-"""The logs behind a view: how far they go, and which files hold what changed between two positions."""
+"""The table logs that a view or report reads: their ends, and the files with the changes between two positions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headrace.log.tablestatus import read_group, tables_folder
 from headrace.plan.model import FlowPlan, StandingInput
 
 Reach = Mapping[str, int]
-"""By log, the commit up to which it was read; 0 is before the first."""
+"""The commit up to which each log was read, by table group; 0 is before the first."""
 
 
 @dataclass(frozen=True)
@@ -28,25 +28,23 @@ class TableFiles:
     rows: int
     """Weighted rows in `delta`."""
     table_rows: int
-    """About how many rows the table has."""
+    """The approximate number of rows of the table."""
 
 
 @dataclass(frozen=True)
 class FlowTables:
-    """The tables of one view or report, by the groups they are read with. Pickled to whoever asks for offsets."""
+    """The tables of one view or report, by table group. Pickled to the process that plans offsets."""
 
     context: Context
     groups: Mapping[str, tuple[str, ...]]
-    """The tables of each group."""
     _logs: dict[str, TableLog] = field(default_factory=dict, repr=False, compare=False)
 
     @staticmethod
     def of(flow: FlowPlan, context: Context) -> FlowTables:
-        """The tables that a view or a report reads."""
         groups: dict[str, tuple[str, ...]] = {}
-        standing = [one for one in flow.inputs if isinstance(one, StandingInput)]
-        specs = {one.name: one.spec for one in flow.tables()}
-        specs |= {one.name: one.table for one in standing if one.table is not None}
+        standing = [source for source in flow.inputs if isinstance(source, StandingInput)]
+        specs = {table.name: table.spec for table in flow.tables()}
+        specs |= {source.name: source.table for source in standing if source.table is not None}
         for name, spec in specs.items():
             groups[spec.source.group] = (*groups.get(spec.source.group, ()), name)
         return FlowTables(context, groups)
@@ -60,20 +58,20 @@ class FlowTables:
         return {group: self._log(group).end() for group in self.groups}
 
     def next(self, start: Reach, most: int, last: Reach | None = None) -> dict[str, int]:
-        """Where the batch after `start` ends: some `most` changes further, and not after `last`.
+        """The end of the batch after `start`: about `most` changes later, and not after `last`.
 
-        The first batch takes each table as it stands, so it waits until all of them have come whole.
+        The first batch reads the whole contents of each table, so it waits until all tables are captured completely.
         """
         if not any(start.values()):
-            return (dict(last) if last is not None else self.ends()) if self.whole() else dict(start)
+            return (dict(last) if last is not None else self.ends()) if self.complete() else dict(start)
         return {group: self._up_to(group, start.get(group, 0), most, last) for group in self.groups}
 
-    def whole(self) -> bool:
-        """Whether all tables have come whole."""
+    def complete(self) -> bool:
+        """Whether all tables are captured completely."""
         return all(set(tables) <= self._log(group).complete() for group, tables in self.groups.items())
 
     def standing(self, table: str, at: Reach) -> list[StatePath]:
-        """The files that hold a table as it was at these commits."""
+        """The files with the contents of a table at these commits."""
         group = next(group for group, tables in self.groups.items() if table in tables)
         return list(self._log(group).state(table, at[group]))
 
@@ -89,13 +87,13 @@ class FlowTables:
         return reached
 
     def files(self, table: str, start: Reach, end: Reach) -> TableFiles:
-        """What a batch changes in a table, and what the table was before it."""
+        """The changes of a batch in a table, and the contents of the table before it."""
         group = next(group for group, tables in self.groups.items() if table in tables)
         log, before, after = self._log(group), start.get(group, 0), end[group]
         count = log.counts().get(table, 0)
         if before == 0:
             return TableFiles(tuple(log.state(table, after)), (), count, count)
-        parts = [part for one in _between(log, before, after) for part in one.parts.get(table, ())]
+        parts = [part for segment in _between(log, before, after) for part in segment.parts.get(table, ())]
         files = tuple(log.file(part) for part in parts)
         return TableFiles(files, tuple(log.state(table, before)), sum(part.rows for part in parts), count)
 
@@ -106,32 +104,33 @@ class FlowTables:
 
 
 def _between(log: TableLog, start: int, end: int) -> Iterator[TableSegment]:
-    """The segments after one commit, up to and including another."""
+    """The segments after commit `start` up to and including commit `end`."""
     while start < end:
-        for one in log.after(start, min(64, end - start)):
-            start = one.sequence
-            yield one
+        for segment in log.after(start, min(64, end - start)):
+            start = segment.sequence
+            yield segment
 
 
 def all_captured(flow: FlowPlan, context: Context) -> bool:
-    """Whether the capture has taken in all that the sources of a view's tables had since it started.
+    """Whether the capture has caught up with the sources of a flow's tables.
 
-    A ProjectError says why it cannot."""
-    told = [read_group(tables_folder(context), group) for group in FlowTables.of(flow, context).groups]
-    for said in told:
-        reason = said["reason"] if said is not None and said["live"] else None
+    Raises ProjectError if the capture has failed.
+    """
+    statuses = [read_group(tables_folder(context), group) for group in FlowTables.of(flow, context).groups]
+    for status in statuses:
+        reason = status["reason"] if status is not None and status["live"] else None
         if reason is not None:
             raise ProjectError(
                 "tables-not-followed",
-                f"the tables of flow '{flow.name}' are not followed: {reason['text']} [{reason['code']}]",
+                f"the tables of flow '{flow.name}' are not being captured: {reason['text']} [{reason['code']}]",
                 hint=reason["hint"],
                 exit_code=Exit.TRANSIENT if reason["transient"] else Exit.FAILED,
             )
-    return all(said is not None and said["live"] and said["caught_up"] for said in told)
+    return all(status is not None and status["live"] and status["caught_up"] for status in statuses)
 
 
 class TablePositions(Positions):
-    """Where a view is in the log of a table: commits of its group. It begins with the table as it stands."""
+    """The position of a flow in the log of a table: a commit of its table group."""
 
     comparable = True
 
@@ -142,16 +141,15 @@ class TablePositions(Positions):
         self._context = context
 
     def of_checkpoint(self, end: Any) -> Position | None:
-        """The offset of the feed has a number for each group."""
-        found = end.get(self._group) if isinstance(end, dict) else None
-        return {self._table: {"0": found}} if isinstance(found, int) else None
+        """The offset of the feed has a commit for each table group."""
+        commit = end.get(self._group) if isinstance(end, dict) else None
+        return {self._table: {"0": commit}} if isinstance(commit, int) else None
 
     def reached(self, end: Any) -> Reached | None:
-        """The commit."""
         return {self._group: (end[self._group],)} if self.of_checkpoint(end) is not None else None
 
     def measure(self, position: Position | None) -> list[Split]:
-        """One split, which counts commits."""
+        """One split, which counts commits instead of records."""
         log = table_log(self._context, self._group)
         at = None if position is None else position[self._table]["0"]
         end = log.end()

@@ -1,4 +1,4 @@
-"""The rows of a captured table as Spark reads them from its log."""
+"""The rows of a captured table, read by Spark from its log."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def weighted_rows(spark: SparkSession, shape: TableShape, files: Sequence[StatePath]) -> DataFrame:
-    """Weighted rows in files of a log. A file that was written before a column was added has nulls there."""
+    """Weighted rows in files of a log. A column that was added later is null in older files."""
     schema = to_ddl(shape.weighted)
     if not files:
         return spark.createDataFrame([], schema)
@@ -25,7 +25,7 @@ def weighted_rows(spark: SparkSession, shape: TableShape, files: Sequence[StateP
 
 
 def consolidated(rows: DataFrame) -> DataFrame:
-    """Each row once, with the sum of its weights; rows that came and went are not there."""
+    """Each row once, with the sum of its weights; rows with weight 0 are removed."""
     from pyspark.sql import functions as F
 
     columns = [f"`{name}`" for name in rows.columns if name != WEIGHT]
@@ -33,7 +33,7 @@ def consolidated(rows: DataFrame) -> DataFrame:
 
 
 def register_table(spark: SparkSession, project: Project, name: str) -> None:
-    """Make a captured table, as it stands, a view under its own name."""
+    """Register the current contents of a captured table as a temporary view under its name."""
     log = table_log(project.context, project.spec.tables[name].source.group)
     shape = log.shapes().get(name)
     if shape is None:

@@ -95,7 +95,7 @@ class _CsvDecoder(Decoder):
         table = self._table(values)
         if table is not None:
             try:
-                columns = [from_texts(table.column(one.name).combine_chunks(), one.type) for one in self.schema]
+                columns = [from_texts(table.column(field.name).combine_chunks(), field.type) for field in self.schema]
                 return Decoded(batch_of(columns, self.schema, len(values)))
             except (pa.ArrowInvalid, ValueError):  # a value does not fit its column: find the record
                 pass
@@ -129,28 +129,28 @@ class _CsvDecoder(Decoder):
         positions: list[int] = []
         bad: list[Bad] = []
         for index, value in enumerate(values.to_pylist()):
-            found = self._fields(value)
-            if isinstance(found, list):
-                lines.append(found)
+            fields = self._fields(value)
+            if isinstance(fields, list):
+                lines.append(fields)
                 positions.append(index)
             else:
-                bad.append(Bad(index, *found))
+                bad.append(Bad(index, *fields))
         return rows_around_bad(lines, self._rows, positions, bad)
 
     def _fields(self, value: bytes | None) -> list[str] | tuple[str, str]:
         if not value:
             return "empty", "the record has no value"
         try:
-            found = list(csv.reader(io.StringIO(value.decode(), newline=""), **self._options.dialect()))
+            lines = list(csv.reader(io.StringIO(value.decode(), newline=""), **self._options.dialect()))
         except (csv.Error, UnicodeDecodeError) as error:
             return "malformed", str(error)
-        if len(found) != 1:
-            return "malformed", f"{len(found)} lines where one was expected"
-        if len(found[0]) != len(self._names):
-            return "malformed", f"{len(found[0])} values where {len(self._names)} were expected"
-        if self._options.header and found[0] == self._names:
+        if len(lines) != 1:
+            return "malformed", f"{len(lines)} lines where one was expected"
+        if len(lines[0]) != len(self._names):
+            return "malformed", f"{len(lines[0])} values where {len(self._names)} were expected"
+        if self._options.header and lines[0] == self._names:
             return "header", "the record repeats the column names"
-        return found[0]
+        return lines[0]
 
     def _rows(self, lines: Sequence[Sequence[str]]) -> pa.RecordBatch:
         columns = []

@@ -17,8 +17,8 @@ def check_plain(schema: pa.Schema) -> None:
     """Refuse nested columns, which CSV does not have."""
     for field in schema:
         if pa.types.is_nested(field.type):
-            found = f"column '{field.name}' is {ddl_type(field.type)}, and CSV has plain columns only"
-            raise ProjectError("wrong-column-type", found, hint="use json, or read it as string")
+            message = f"column '{field.name}' is {ddl_type(field.type)}, and CSV has plain columns only"
+            raise ProjectError("wrong-column-type", message, hint="use json, or read it as string")
 
 
 def from_texts(texts: pa.Array, kind: pa.DataType) -> pa.Array:

@@ -20,8 +20,8 @@ _NUMBERS = (pa.int64(), _BIG, pa.float64())  # each can hold the values of those
 def infer_schema(sample: Sequence[bytes]) -> pa.Schema:
     """The union of the columns of the valid records in a sample."""
     records = [record for record in map(_read, sample) if isinstance(record, dict)]
-    found = reduce(lambda known, record: _merged(known, _type_of(record), ""), records, pa.struct([]))
-    if not found.num_fields:
+    inferred = reduce(lambda known, record: _merged(known, _type_of(record), ""), records, pa.struct([]))
+    if not inferred.num_fields:
         raise ProjectError(
             "nothing-to-infer",
             f"no columns can be inferred from {len(sample)} sampled records"
@@ -29,7 +29,7 @@ def infer_schema(sample: Sequence[bytes]) -> pa.Schema:
             else "there are no records to infer the columns from",
             hint="write the columns: `columns: id bigint, at timestamp, …`",
         )
-    return pa.schema([pa.field(field.name, _settled(field.type)) for field in found])
+    return pa.schema([pa.field(field.name, _settled(field.type)) for field in inferred])
 
 
 def _read(record: bytes) -> Any:
@@ -56,29 +56,29 @@ def _type_of(value: Any) -> pa.DataType:
     return pa.struct([(name, _type_of(part)) for name, part in value.items()])
 
 
-def _merged(one: pa.DataType, other: pa.DataType, path: str) -> pa.DataType:
-    if one == other or pa.types.is_null(other):
-        return one
-    if pa.types.is_null(one):
-        return other
-    if one in _NUMBERS and other in _NUMBERS:
-        return max(one, other, key=_NUMBERS.index)
-    if {one, other} == {TIMESTAMP, pa.string()}:
+def _merged(first: pa.DataType, second: pa.DataType, path: str) -> pa.DataType:
+    if first == second or pa.types.is_null(second):
+        return first
+    if pa.types.is_null(first):
+        return second
+    if first in _NUMBERS and second in _NUMBERS:
+        return max(first, second, key=_NUMBERS.index)
+    if {first, second} == {TIMESTAMP, pa.string()}:
         return pa.string()
-    if pa.types.is_list(one) and pa.types.is_list(other):
-        return pa.list_(_merged(one.value_type, other.value_type, f"{path}[]"))
-    if pa.types.is_struct(one) and pa.types.is_struct(other):
-        return _merged_structs(one, other, path)
+    if pa.types.is_list(first) and pa.types.is_list(second):
+        return pa.list_(_merged(first.value_type, second.value_type, f"{path}[]"))
+    if pa.types.is_struct(first) and pa.types.is_struct(second):
+        return _merged_structs(first, second, path)
     raise ProjectError(
         "mixed-types",
-        f"'{path.lstrip('.')}' is {_name(one)} in some sampled records and {_name(other)} in others",
+        f"'{path.lstrip('.')}' is {_name(first)} in some sampled records and {_name(second)} in others",
         hint="write the columns: `columns: id bigint, at timestamp, …`",
     )
 
 
-def _merged_structs(one: pa.StructType, other: pa.StructType, path: str) -> pa.DataType:
-    parts = {field.name: field.type for field in one}
-    for field in other:
+def _merged_structs(first: pa.StructType, second: pa.StructType, path: str) -> pa.DataType:
+    parts = {field.name: field.type for field in first}
+    for field in second:
         parts[field.name] = _merged(parts.get(field.name, pa.null()), field.type, f"{path}.{field.name}")
     return pa.struct(list(parts.items()))
 

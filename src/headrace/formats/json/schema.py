@@ -122,7 +122,7 @@ class _SchemaWalker:
             return self._resolved(self._referred(reference, path), path, (*seen, reference))
         choices = schema.get("oneOf") or schema.get("anyOf")
         if choices and "type" not in schema and "properties" not in schema:
-            real = [one for one in choices if not isinstance(one, dict) or one.get("type") != "null"]
+            real = [choice for choice in choices if not isinstance(choice, dict) or choice.get("type") != "null"]
             if len(real) != 1:
                 self._refuse(path, "a choice between several schemas")
             return self._resolved(real[0], path, seen)
@@ -131,18 +131,18 @@ class _SchemaWalker:
     def _referred(self, reference: str, path: str) -> Any:
         if not reference.startswith("#"):
             self._refuse(path, f"a reference to another document ({reference})")
-        found: Any = self._document
+        node: Any = self._document
         for step in reference[1:].strip("/").split("/") if reference != "#" else ():
             name = step.replace("~1", "/").replace("~0", "~")
-            if not isinstance(found, dict) or name not in found:
+            if not isinstance(node, dict) or name not in node:
                 self._refuse(path, f"a reference to nothing ({reference})")
-            found = found[name]
-        return found
+            node = node[name]
+        return node
 
     def _names(self, schema: dict[str, Any], path: str) -> set[str]:
-        given = schema.get("type")
-        if given is not None:
-            return {given} if isinstance(given, str) else set(given) - {"null"} or {"null"}
+        kind = schema.get("type")
+        if kind is not None:
+            return {kind} if isinstance(kind, str) else set(kind) - {"null"} or {"null"}
         if "properties" in schema or "additionalProperties" in schema:
             return {"object"}
         listed = [schema["const"]] if "const" in schema else schema.get("enum", [])
@@ -152,17 +152,15 @@ class _SchemaWalker:
 
     def _takes_null(self, schema: Any, path: str, seen: tuple[str, ...]) -> bool:
         choices = schema.get("oneOf") or schema.get("anyOf") or []
-        if any(isinstance(one, dict) and one.get("type") == "null" for one in choices):
+        if any(isinstance(choice, dict) and choice.get("type") == "null" for choice in choices):
             return True
         resolved, _ = self._resolved(schema, path, seen)
-        given = resolved.get("type", [])
-        return (
-            given == "null" or "null" in (given if isinstance(given, list) else ()) or None in resolved.get("enum", ())
-        )
+        kind = resolved.get("type", [])
+        return kind == "null" or "null" in (kind if isinstance(kind, list) else ()) or None in resolved.get("enum", ())
 
-    def _refuse(self, path: str, found: str, code: str = "bad-json-schema") -> NoReturn:
+    def _refuse(self, path: str, what: str, code: str = "bad-json-schema") -> NoReturn:
         raise ProjectError(
             code,
-            f"'{self._file}' has {found} at {path}: that is not a column type",
+            f"'{self._file}' has {what} at {path}: that is not a column type",
             hint="give it one type, or write `columns:` instead",
         )

@@ -82,10 +82,10 @@ class ProtobufFormat(FramedFormat):
     @classmethod
     def _addresses(cls, value: Any) -> Any:
         """Addresses alone mean a registry with default options."""
-        texts = isinstance(value, str) or (isinstance(value, list) and all(isinstance(one, str) for one in value))
+        texts = isinstance(value, str) or (isinstance(value, list) and all(isinstance(text, str) for text in value))
         if texts and is_address(value):
             return {"url": value}
-        if texts and any(is_address(one) for one in listed(value)):
+        if texts and any(is_address(text) for text in listed(value)):
             raise ValueError("files and addresses cannot be mixed")
         return value
 
@@ -119,30 +119,34 @@ class ProtobufFormat(FramedFormat):
     @property
     def refresh_every(self) -> timedelta | None:
         """`refresh` of the registry; a fixed version is never fetched again."""
-        found = self.descriptors
-        return None if not isinstance(found, DescriptorRegistry) or isinstance(found.version, int) else found.refresh
+        registry = self.descriptors
+        return (
+            None
+            if not isinstance(registry, DescriptorRegistry) or isinstance(registry.version, int)
+            else registry.refresh
+        )
 
     def offer(self, context: Context) -> Offer | None:
         """New descriptors of the registry, if the stored copy is due and they differ."""
         registry = self.descriptors
         if not isinstance(registry, DescriptorRegistry):
             return None
-        kept = registry.load(context, self.message)
-        if not registry.is_due(kept):
+        stored = registry.load(context, self.message)
+        if not registry.is_due(stored):
             return None
-        found = registry.fetch(kept)
-        if found.digest in (kept.digest, kept.refused.digest if kept.refused else None):
+        fetched = registry.fetch(stored)
+        if fetched.digest in (stored.digest, stored.refused.digest if stored.refused else None):
             # refused descriptors may have been withdrawn meanwhile
-            refused = kept.refused if found.digest != kept.digest else None
-            registry.keep(context, self.message, replace(kept, asked_at=found.asked_at, refused=refused))
+            refused = stored.refused if fetched.digest != stored.digest else None
+            registry.keep(context, self.message, replace(stored, asked_at=fetched.asked_at, refused=refused))
             return None
-        return _DescriptorOffer(self, registry, context, kept, found)
+        return _DescriptorOffer(self, registry, context, stored, fetched)
 
     def refusal(self, context: Context) -> str | None:
         """Why the newest descriptors of the registry were refused."""
         registry = self.descriptors
-        kept = registry.kept(context, self.message) if isinstance(registry, DescriptorRegistry) else None
-        return kept.refused.reason if kept is not None and kept.refused is not None else None
+        stored = registry.kept(context, self.message) if isinstance(registry, DescriptorRegistry) else None
+        return stored.refused.reason if stored is not None and stored.refused is not None else None
 
     def record_schema(self, context: Context) -> pa.Schema:
         """All columns of the message."""
@@ -195,8 +199,8 @@ class _DescriptorOffer(Offer):
 
     def breaches(self, used: Collection[str] | None) -> list[str]:
         """The incompatible changes of the new descriptors."""
-        found = breaches(self.kept.descriptor_set, self.found.descriptor_set, self.form.message, used)
-        return [str(one) for one in found]
+        problems = breaches(self.kept.descriptor_set, self.found.descriptor_set, self.form.message, used)
+        return [str(breach) for breach in problems]
 
     def accept(self) -> None:
         self.registry.keep(self.context, self.form.message, self.found)
@@ -233,9 +237,9 @@ class _WriterDecoder(Decoder):
     def __init__(self, reader: ProtobufDecoder, descriptor_set: bytes, writer: Descriptor, *, strict: bool) -> None:
         self.schema = reader.schema
         written = message_schema(writer)
-        mine = [field.name for field in self.schema if field.name in written.names]
-        wanted = pa.schema([written.field(name) for name in mine])
-        self._inner = ProtobufDecoder(descriptor_set, writer.full_name, wanted, strict=strict)
+        names = [field.name for field in self.schema if field.name in written.names]
+        columns = pa.schema([written.field(name) for name in names])
+        self._inner = ProtobufDecoder(descriptor_set, writer.full_name, columns, strict=strict)
         self._defaults = reader.decode(pa.array([b""], pa.binary())).rows
 
     def decode(self, values: pa.Array) -> Decoded:

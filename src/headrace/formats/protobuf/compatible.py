@@ -64,27 +64,27 @@ def _message(
     seen = {*seen, old.full_name}
     for field in old.fields:
         name = path + field.name
-        wanted = used is None or field.name in used
-        yield from _field(field, new, name, wanted, seen)
+        is_used = used is None or field.name in used
+        yield from _field(field, new, name, is_used, seen)
     for field in new.fields:
         if field.number not in old.fields_by_number and field.is_required:
             yield Breach("required-added", path + field.name, "is new and required, and older records lack it")
 
 
-def _field(field: FieldDescriptor, new: Descriptor, name: str, wanted: bool, seen: set[str]) -> Iterator[Breach]:
-    there = new.fields_by_number.get(field.number)
+def _field(field: FieldDescriptor, new: Descriptor, name: str, is_used: bool, seen: set[str]) -> Iterator[Breach]:
+    newer = new.fields_by_number.get(field.number)
     named = new.fields_by_name.get(field.name)
     if named is not None and named.number != field.number:
         yield Breach("number-changed", name, f"had the number {field.number}, and has {named.number} now")
         return
-    if there is None:
-        if wanted:
+    if newer is None:
+        if is_used:
             yield Breach("field-gone", name, "is gone, and is used")
         return
-    changed = list(_same_bytes(field, there, name, seen))
-    if there.name != field.name and (wanted or changed):
+    changed = list(_same_bytes(field, newer, name, seen))
+    if newer.name != field.name and (is_used or changed):
         code = "number-reused" if changed else "field-renamed"
-        yield Breach(code, name, f"its number {field.number} is that of '{there.name}' now")
+        yield Breach(code, name, f"its number {field.number} is that of '{newer.name}' now")
         return
     yield from changed
 
@@ -131,8 +131,8 @@ def _enum(old: EnumDescriptor, new: EnumDescriptor, name: str) -> Iterator[Breac
     for number, value in old.values_by_number.items():
         now = new.values_by_number.get(number)
         if now is None or now.name != value.name:
-            said = "nothing" if now is None else f"'{now.name}'"
-            yield Breach("enum-value-changed", name, f"{number} meant '{value.name}', and means {said} now")
+            present = "nothing" if now is None else f"'{now.name}'"
+            yield Breach("enum-value-changed", name, f"{number} meant '{value.name}', and means {present} now")
     if old.is_closed != new.is_closed:
         yield Breach("type-changed", name, f"its enum {old.full_name} takes other numbers differently now")
 

@@ -65,13 +65,13 @@ class ProtobufDecoder(Decoder):
 
     def _refused(self, values: pa.Array) -> list[tuple[int, str]]:
         """The records that the protobuf library cannot parse: slower than ptars, but exact."""
-        parse, found = GetMessageClass(self._pruned).FromString, []
+        parse, refused = GetMessageClass(self._pruned).FromString, []
         for index, value in enumerate(values.to_pylist()):
             try:
                 parse(value)
             except DecodeError as error:
-                found.append((index, str(error)[:500]))
-        return found
+                refused.append((index, str(error)[:500]))
+        return refused
 
     def _decode(self, values: pa.Array) -> Decoded:
         try:
@@ -81,7 +81,7 @@ class ProtobufDecoder(Decoder):
 
     def _decode_around_bad(self, values: pa.Array) -> Decoded:
         """Find suspect records quickly with a second parser, then decide each with ptars."""
-        bad = [found for index, _ in self._refused(values) if (found := self._try(values, index))]
+        bad = [record for index, _ in self._refused(values) if (record := self._try(values, index))]
         try:
             return set_aside(values, bad, lambda rest: Decoded(self._rows(rest)))
         except (ValueError, DecodeError):  # the two parsers disagree, or a value is out of range
@@ -103,7 +103,7 @@ class ProtobufDecoder(Decoder):
             # lengths beyond 64 bits make ptars panic; Rust unwinds safely, but Python sees a BaseException
             raise ValueError(f"the lengths inside the record are invalid: {error}") from None
         fields = self._descriptor.fields_by_name
-        columns = [from_wire(wire.column(one.name), fields[one.name], one.type) for one in self.schema]
+        columns = [from_wire(wire.column(field.name), fields[field.name], field.type) for field in self.schema]
         return batch_of(columns, self.schema, len(values))
 
 

@@ -109,13 +109,13 @@ class DescriptorRegistry(Options):
             self.keep(context, message, descriptors)
         return descriptors
 
-    def keep(self, context: Context, message: str, kept: AcceptedDescriptors) -> None:
+    def keep(self, context: Context, message: str, descriptors: AcceptedDescriptors) -> None:
         """Store a copy, which is used from now on."""
-        write_atomically(self.file(context, message), json.dumps(kept.to_json()).encode(), durable=False)
+        write_atomically(self.file(context, message), json.dumps(descriptors.to_json()).encode(), durable=False)
 
-    def is_due(self, kept: AcceptedDescriptors) -> bool:
+    def is_due(self, stored: AcceptedDescriptors) -> bool:
         """Whether the server must be queried again. A fixed version never changes."""
-        return not isinstance(self.version, int) and time.time() - kept.asked_at >= self.refresh.total_seconds()
+        return not isinstance(self.version, int) and time.time() - stored.asked_at >= self.refresh.total_seconds()
 
     def fetch(self, before: AcceptedDescriptors | None = None) -> AcceptedDescriptors:
         """The present sets of the server. Those that are unchanged since `before` are not sent again."""

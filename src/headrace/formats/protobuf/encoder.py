@@ -103,8 +103,8 @@ def _single(array: pa.Array, field: FieldDescriptor, target: pa.DataType) -> pa.
 def _numbers(array: pa.Array, enum: EnumDescriptor) -> pa.Array:
     """Names, or the decimal text that a number without a name is read as, to numbers."""
     names = list(enum.values_by_name)
-    found = pc.index_in(array, value_set=pa.array(names, pa.string()))
-    known = pa.array([enum.values_by_name[name].number for name in names], pa.int32()).take(found)
+    indices = pc.index_in(array, value_set=pa.array(names, pa.string()))
+    known = pa.array([enum.values_by_name[name].number for name in names], pa.int32()).take(indices)
     if known.null_count == array.null_count:
         return known
     rest = array.filter(pc.and_(known.is_null(), array.is_valid()))
@@ -126,10 +126,10 @@ def _parsed(array: pa.Array, message: Descriptor) -> pa.Array:
     return pa.array([None if text is None else binary(text) for text in array.to_pylist()], pa.binary())
 
 
-def check_columns(given: list[pa.Field], message: Descriptor, prefix: str) -> None:
+def check_columns(fields: list[pa.Field], message: Descriptor, prefix: str) -> None:
     """Refuse columns without a field in the message."""
     known = {field.name: field for field in columns(message)}
-    for column in given:
+    for column in fields:
         if column.name not in known:
             raise ProjectError(
                 "unknown-column",

@@ -91,25 +91,25 @@ def is_json(message: Descriptor) -> bool:
 
 
 def _reachable(message: Descriptor) -> set[str]:
-    found: set[str] = set()
+    reachable: set[str] = set()
     waiting = [message]
     while waiting:
         for field in waiting.pop().fields:
             part = field.message_type
-            if part is not None and part.full_name not in found:
-                found.add(part.full_name)
+            if part is not None and part.full_name not in reachable:
+                reachable.add(part.full_name)
                 waiting.append(part)
-    return found
+    return reachable
 
 
-def pruned_files(message: Descriptor, wanted: Collection[str]) -> list[FileDescriptorProto]:
+def pruned_files(message: Descriptor, fields: Collection[str]) -> list[FileDescriptorProto]:
     """The files of the message, reduced to the requested fields; messages that become JSON are bytes.
 
     A message that contains itself is never decoded as such, so nothing else refers to the reduced message.
     """
     parts = {message.full_name: message}
     for field in message.fields:
-        if field.name in wanted and field.message_type is not None and not is_json(field.message_type):
+        if field.name in fields and field.message_type is not None and not is_json(field.message_type):
             parts[field.message_type.full_name] = field.message_type
             names = _reachable(field.message_type)
             parts.update((name, message.file.pool.FindMessageTypeByName(name)) for name in names)
@@ -119,7 +119,7 @@ def pruned_files(message: Descriptor, wanted: Collection[str]) -> list[FileDescr
         file.CopyToProto(copy)
         for name, proto in _messages(copy):
             if name == message.full_name:
-                _keep_fields(proto, wanted)
+                _keep_fields(proto, fields)
             if name in parts:
                 _json_as_bytes(proto, parts[name], implicit_presence=copy.syntax == "proto3")
         files.append(copy)
@@ -148,8 +148,8 @@ def _messages(file: FileDescriptorProto) -> Iterator[tuple[str, DescriptorProto]
     return walk(f"{file.package}." if file.package else "", file.message_type)
 
 
-def _keep_fields(proto: DescriptorProto, wanted: Collection[str]) -> None:
-    kept = [field for field in proto.field if field.name in wanted]
+def _keep_fields(proto: DescriptorProto, names: Collection[str]) -> None:
+    kept = [field for field in proto.field if field.name in names]
     used = sorted({field.oneof_index for field in kept if field.HasField("oneof_index")})
     oneofs = [proto.oneof_decl[index] for index in used]
     for field in kept:

@@ -10,7 +10,7 @@ from sqlglot import exp
 
 from headrace.core.filters import ColumnFilter
 from headrace.sql.columns import unknown_columns
-from headrace.sql.input_reads import reads
+from headrace.sql.input_reads import input_reads
 from headrace.sql.query import Query, SqlError, parse
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def column_names(text: str) -> frozenset[str]:
 
 def used(query: Query, schema: pa.Schema) -> tuple[str, ...] | None:
     """The columns a query uses; None for all."""
-    return reads(query, {ROWS: schema})[ROWS].columns
+    return input_reads(query, {ROWS: schema})[ROWS].columns
 
 
 def check_columns(query: Query, schema: pa.Schema) -> None:

@@ -78,4 +78,6 @@ class Dashboards:
 def _may(grant: Grant, chart: ChartSpec) -> bool:
     """Whether a caller may see all columns that a chart names; otherwise the chart does not exist for the caller."""
     access = grant.may(chart.endpoint)
-    return access is not None and (access.fields is None or {name for _, name in chart.named()} <= set(access.fields))
+    if access is None:
+        return False
+    return access.fields is None or {name for _, name in chart.used_columns()} <= set(access.fields)

@@ -23,8 +23,8 @@ def is_glob(path: str) -> bool:
 
 def base_folder(path: str) -> str:
     """The part of a path before its first pattern: partition folders are counted from here."""
-    found = _GLOB.search(path)
-    return path if found is None else path[: found.start()].rpartition("/")[0]
+    match = _GLOB.search(path)
+    return path if match is None else path[: match.start()].rpartition("/")[0]
 
 
 def matching_files(path: str, recursive: bool) -> list[Path]:
@@ -37,40 +37,40 @@ def matching_files(path: str, recursive: bool) -> list[Path]:
 
 def folders_of(path: str, recursive: bool) -> list[str]:
     """The folders, or patterns of folders, of the files of a path: itself, or its parent."""
-    found = []
-    for one in _without_braces(path.removeprefix("file://")):
-        parent, _, name = one.rpartition("/")
-        found.append(one)
-        if is_glob(name) or Path(one).is_file():
-            found.append(parent)
+    folders = []
+    for pattern in _without_braces(path.removeprefix("file://")):
+        parent, _, name = pattern.rpartition("/")
+        folders.append(pattern)
+        if is_glob(name) or Path(pattern).is_file():
+            folders.append(parent)
         if recursive:
-            found.append(f"{one}/*")
-    return found
+            folders.append(f"{pattern}/*")
+    return folders
 
 
 def partition_values(file: str, base: str) -> dict[str, str]:
     """The values in folder names such as `dt=2026-01-31` between the base folder and the file."""
     folders = file[len(base) :].split("/")[:-1] if file.startswith(base) else []
-    return {found[1]: found[2] for found in map(_PARTITION.fullmatch, folders) if found}
+    return {match[1]: match[2] for match in map(_PARTITION.fullmatch, folders) if match}
 
 
 def _without_braces(pattern: str) -> list[str]:
     """Hadoop's `{a,b}` expanded, which Python's glob does not support."""
-    found = _BRACES.search(pattern)
-    if found is None:
+    match = _BRACES.search(pattern)
+    if match is None:
         return [pattern]
-    before, after = pattern[: found.start()], pattern[found.end() :]
-    return [each for choice in found[1].split(",") for each in _without_braces(before + choice + after)]
+    before, after = pattern[: match.start()], pattern[match.end() :]
+    return [each for choice in match[1].split(",") for each in _without_braces(before + choice + after)]
 
 
 def _files_in(folder: Path, recursive: bool) -> list[Path]:
-    found = []
+    files = []
     for entry in folder.iterdir():
         if entry.is_file():
-            found.append(entry)
+            files.append(entry)
         elif not _hidden(entry) and (recursive or _PARTITION.fullmatch(entry.name)):
-            found += _files_in(entry, recursive)
-    return found
+            files += _files_in(entry, recursive)
+    return files
 
 
 def _hidden(entry: Path) -> bool:

@@ -46,13 +46,13 @@ def row_schema(fields: Mapping[str, GeneratedField]) -> pa.Schema:
 def _structs(columns: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
     """The columns with `driver.name` and `driver.age` gathered into the struct `driver`."""
     nested: dict[str, dict[str, pa.Array]] = {}
-    found: dict[str, pa.Array | None] = {}
+    columns_by_name: dict[str, pa.Array | None] = {}
     for name, column in columns.items():
         parent, dot, child = name.partition(".")
-        found[parent] = None if dot else column
+        columns_by_name[parent] = None if dot else column
         if dot:
             nested.setdefault(parent, {})[child] = column
-    return {name: _struct(nested[name]) if column is None else column for name, column in found.items()}
+    return {name: _struct(nested[name]) if column is None else column for name, column in columns_by_name.items()}
 
 
 def _struct(columns: Mapping[str, pa.Array]) -> pa.StructArray:

@@ -91,8 +91,8 @@ def record_of(body: bytes, fields: Mapping[str, FieldFrom], headers: Mapping[str
             record.pop(name, None)
         else:
             record[name] = value
-    made = _encode(record)
-    return msgspec.json.format(made, indent=-1) if b"\n" in made or b"\r" in made else made
+    text = _encode(record)
+    return msgspec.json.format(text, indent=-1) if b"\n" in text or b"\r" in text else text
 
 
 def inflated(body: bytes, coding: str, most: int) -> bytes:

@@ -60,8 +60,8 @@ class HttpPositions(Positions):
         """A commit between the oldest and the next one."""
         first, following = self._inbox.begin() + 1, self._inbox.end() + 1
         at = first if current is None else current[self._path]["0"]
-        wanted = self._commit(target, at, first, following) if scope.holds(self._path, 0) else at
-        return {self._path: {"0": min(max(wanted, first), following)}}
+        commit = self._commit(target, at, first, following) if scope.holds(self._path, 0) else at
+        return {self._path: {"0": min(max(commit, first), following)}}
 
     def _commit(self, target: Target, at: int, first: int, following: int) -> int:
         match target:
@@ -72,14 +72,14 @@ class HttpPositions(Positions):
             case Current():
                 return at
             case AtTime(moment):
-                return next((one.position for one in self._segments(first) if one.at >= moment), following)
+                return next((segment.position for segment in self._segments(first) if segment.at >= moment), following)
             case AtOffset(commit):
                 return commit
             case ShiftBy(count):
                 return at + count
             case Explicit(offsets):
-                given = offsets.get(self._path, {}).get(0, at)
-                return first if given == -2 else following if given == -1 else given
+                offset = offsets.get(self._path, {}).get(0, at)
+                return first if offset == -2 else following if offset == -1 else offset
 
     def measure(self, position: Position | None) -> list[Split]:
         """One split, which counts commits; their records are counted up to a limit."""
@@ -90,7 +90,7 @@ class HttpPositions(Positions):
         unread = list(self._segments(at)) if following - at <= _MOST and at >= first else []
         oldest = unread[0] if unread else next(self._segments(max(at, first)), None)
         lag_s = 0.0 if oldest is None else max(0.0, time.time() - oldest.at.timestamp())
-        counted = sum(count(one) for one in unread) if unread or oldest is None else None
+        counted = sum(count(segment) for segment in unread) if unread or oldest is None else None
         return [Split(self._path, 0, first, following, at, lag_s, counts_records=False, unread=counted)]
 
     def release(self, reached: Sequence[Position | None]) -> None:
@@ -108,11 +108,11 @@ class HttpPositions(Positions):
                 after = segments[-1].position
 
 
-def lost(path: str, read: int, there: int) -> ProjectError:
+def lost(path: str, read: int, commits: int) -> ProjectError:
     """The error for an inbox with less than a flow has read: it was replaced."""
     return ProjectError(
         "http-inbox-lost",
-        f"the inbox of {path} has {there} commits, and the flow has read {read}: it was replaced",
+        f"the inbox of {path} has {commits} commits, and the flow has read {read}: it was replaced",
         hint="restore the inbox that belongs to the flow's state, or headrace rewind --to earliest",
         exit_code=Exit.CONFLICT,
     )

@@ -59,8 +59,8 @@ class KafkaPositions(Positions):
         """The offsets of the topics that are read; those of other topics are ignored."""
         if not isinstance(end, dict):
             return None
-        mine = {topic: parts for topic, parts in end.items() if isinstance(parts, dict) and self._reads(topic)}
-        return {f"{topic}:{p}": (offset,) for topic, parts in mine.items() for p, offset in parts.items()} or None
+        own = {topic: parts for topic, parts in end.items() if isinstance(parts, dict) and self._reads(topic)}
+        return {f"{topic}:{p}": (offset,) for topic, parts in own.items() for p, offset in parts.items()} or None
 
     def moved(self, end: Any, to: Any) -> Any:
         """The same topics, with the offsets of another position."""
@@ -73,12 +73,12 @@ class KafkaPositions(Positions):
         at = as_offsets(current) if current is not None else {}
         moved = self._wanted(target, at, low, high)
         begun = self._wanted(self._own_start(), {}, low, high)
-        found: Offsets = {topic: {} for topic in high}
+        offsets: Offsets = {topic: {} for topic in high}
         for topic, parts in high.items():
             for p, end in parts.items():
                 stays = at.get(topic, {}).get(p, begun[topic][p])
-                found[topic][p] = min(max(moved[topic][p] if scope.holds(topic, p) else stays, low[topic][p]), end)
-        return as_position(found)
+                offsets[topic][p] = min(max(moved[topic][p] if scope.holds(topic, p) else stays, low[topic][p]), end)
+        return as_position(offsets)
 
     def measure(self, position: Position | None) -> list[Split]:
         """Start, end and lag of every partition."""
@@ -148,10 +148,10 @@ class KafkaPositions(Positions):
 
     def _since(self, moment: datetime, high: Offsets) -> Offsets:
         partitions = {topic: len(parts) for topic, parts in high.items()}
-        found = self._cluster.at(partitions, round(moment.timestamp() * 1000))
+        offsets = self._cluster.at(partitions, round(moment.timestamp() * 1000))
         return {
             topic: {p: high[topic][p] if offset < 0 else offset for p, offset in parts.items()}
-            for topic, parts in found.items()
+            for topic, parts in offsets.items()
         }
 
     def _own_start(self) -> Target:
@@ -242,18 +242,18 @@ def _consumer_settings(properties: Mapping[str, str]) -> dict[str, str]:
 
 def _peek(consumer: Consumer, starts: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], Any]:
     """The time of the first record from each offset on, in milliseconds; None where only markers are left."""
-    found: dict[tuple[str, int], int | None] = {}
+    times: dict[tuple[str, int], int | None] = {}
     consumer.assign([TopicPartition(topic, p, offset) for (topic, p), offset in starts.items()])
     until = time.monotonic() + _PEEK_SECONDS
     try:
-        while len(found) < len(starts) and time.monotonic() < until:
+        while len(times) < len(starts) and time.monotonic() < until:
             for message in consumer.consume(100, timeout=0.1):
                 part, error = (message.topic() or "", message.partition() or 0), message.error()
                 if error is not None and error.code() != KafkaError._PARTITION_EOF:
                     raise KafkaException(error)
-                if part not in found:
-                    found[part] = None if error is not None else message.timestamp()[1]
+                if part not in times:
+                    times[part] = None if error is not None else message.timestamp()[1]
                     consumer.pause([TopicPartition(*part)])
     finally:
         consumer.unassign()
-    return found
+    return times

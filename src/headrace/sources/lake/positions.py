@@ -60,8 +60,8 @@ class LakePositions(Positions):
         commits = self._commits()
         following = max(commits, default=-1) + 1
         at = None if current is None else current["version"]
-        wanted = self._version(target, at, commits, following) if scope.holds(self._path, 0) else at
-        return {"version": None if wanted is None else min(max(wanted, 0), following)}
+        version = self._version(target, at, commits, following) if scope.holds(self._path, 0) else at
+        return {"version": None if version is None else min(max(version, 0), following)}
 
     def _version(self, target: Target, at: int | None, commits: dict[int, int], following: int) -> int | None:
         match target:
@@ -79,8 +79,8 @@ class LakePositions(Positions):
             case ShiftBy(count):
                 return None if at is None else at + count
             case Explicit(offsets):
-                given = offsets.get(self._path, {}).get(0)
-                return at if given is None else None if given == -2 else following if given == -1 else given
+                offset = offsets.get(self._path, {}).get(0)
+                return at if offset is None else None if offset == -2 else following if offset == -1 else offset
 
     def measure(self, position: Position | None) -> list[Split]:
         """One split, which counts versions."""

@@ -1,1 +1,1 @@
-"""Dagger's SQL (Flink 1.14) beside Spark's own: what only Dagger has is rewritten, all the rest stays as written."""
+"""Dagger's SQL (Flink 1.14) in Spark SQL: syntax that only Dagger has is rewritten, the rest stays as written."""

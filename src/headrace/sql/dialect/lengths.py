@@ -1,4 +1,4 @@
-"""Lengths of time as Dagger writes them, in Spark's words."""
+"""Dagger's intervals as Spark durations."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ _INTERVAL = re.compile(
 
 
 def spark_length(interval: str) -> str | None:
-    """`INTERVAL '60' SECOND` as `60 seconds`; None for what is no written-out length of whole microseconds.
+    """`INTERVAL '60' SECOND` as `60 seconds`; None if it is not a literal of whole microseconds.
 
-    Months and years have no fixed length, so no window can have one.
+    Months and years have no fixed length, so windows do not support them.
     """
-    found = _INTERVAL.fullmatch(" ".join(interval.split()))
-    if found is None or found["unit"].upper() not in _UNITS:
+    match = _INTERVAL.fullmatch(" ".join(interval.split()))
+    if match is None or match["unit"].upper() not in _UNITS:
         return None
-    value, unit = found["text"] or found["number"], found["unit"].upper()
-    total = _span(value, unit, found["to"].upper()) if found["to"] else _single(value, unit)
+    value, unit = match["text"] or match["number"], match["unit"].upper()
+    total = _span(value, unit, match["to"].upper()) if match["to"] else _single(value, unit)
     return None if total is None or total <= 0 else _words(total)
 
 
@@ -46,7 +46,7 @@ def _span(value: str, first: str, last: str) -> int | None:
 
 
 def _words(total: int) -> str:
-    """In the largest unit that needs no fraction."""
+    """As text in the largest unit without a fraction."""
     for name, size in _NAMES:
         if total % size == 0:
             return f"{total // size} {name}"

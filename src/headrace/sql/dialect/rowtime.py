@@ -1,4 +1,4 @@
-"""The column `rowtime`: the event time of a stream, whatever it is called there."""
+"""The column `rowtime`: the event time of a stream under Dagger's name."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Iterator
 from sqlglot import exp
 
 from headrace.core.schema import quoted
-from headrace.sql.dialect.scope import Meaning, QueryScope, identifiers, relations
+from headrace.sql.dialect.scope import QueryScope, RowtimeMeaning, identifiers, relations
 from headrace.sql.query import Query
 from headrace.sql.text_edits import Edit
 
-_HINT = "give it one in headrace.yaml, e.g. event_time: event_timestamp"
+_HINT = "declare one in headrace.yaml, e.g. event_time: event_timestamp"
 
 
 def rowtime_edits(query: Query, scope: QueryScope) -> Iterator[Edit]:
-    """The event-time column instead of its other name."""
+    """Replace `rowtime` by the event-time column."""
     for column in query.tree.find_all(exp.Column):
         parts = identifiers(column)
         if not 0 < len(parts) <= 2:
@@ -32,19 +32,21 @@ def rowtime_edits(query: Query, scope: QueryScope) -> Iterator[Edit]:
         yield Edit(int(place["start"]), int(place["end"]) + 1, quoted(meaning.column) + name)
 
 
-def _meaning(query: Query, column: exp.Column, parts: list[exp.Identifier], scope: QueryScope) -> Meaning | None:
-    """What a name means in the SELECT it stands in, or in those around it."""
+def _meaning(query: Query, column: exp.Column, parts: list[exp.Identifier], scope: QueryScope) -> RowtimeMeaning | None:
+    """The meaning of a name in its SELECT or the SELECTs around it."""
     name = parts[-1].name.lower()
     select = column.find_ancestor(exp.Select)
     while select is not None:
         alias = parts[0].name.lower() if len(parts) == 2 else None
-        seen = [one for known, one in relations(select) if alias in (None, known)]
-        found = [meaning for one in seen if (meaning := scope.rowtime(one, name)) is not None]
-        if len(found) > 1:
-            aliases = [known for known, _ in relations(select)]
-            hint = f"say whose: {' or '.join(f'{one}.{parts[-1].name}' for one in aliases)}"
-            raise query.error_at(column, "dagger-rowtime", f"'{parts[-1].name}' may be that of several inputs", hint)
-        if found or (seen and alias is not None):
-            return found[0] if found else None
+        candidates = [relation for name_in_query, relation in relations(select) if alias in (None, name_in_query)]
+        meanings = [meaning for relation in candidates if (meaning := scope.rowtime(relation, name)) is not None]
+        if len(meanings) > 1:
+            aliases = [name_in_query for name_in_query, _ in relations(select)]
+            hint = f"write {' or '.join(f'{alias_}.{parts[-1].name}' for alias_ in aliases)}"
+            raise query.error_at(
+                column, "dagger-rowtime", f"'{parts[-1].name}' is ambiguous: several inputs have it", hint
+            )
+        if meanings or (candidates and alias is not None):
+            return meanings[0] if meanings else None
         select = select.find_ancestor(exp.Select)
     return None

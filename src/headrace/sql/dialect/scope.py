@@ -1,4 +1,4 @@
-"""What names in a query stand for: inputs, their columns and types, the time of an event."""
+"""Name resolution in a Dagger query: inputs, their columns and types, the event time."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from headrace.sql.query import cte_of
 
 @dataclass(frozen=True)
 class DialectInput:
-    """What is known of an input: its columns, which of them is the event time, and the other name of that."""
+    """What is known of an input: its columns, its event-time column, and the alias of that column."""
 
     schema: pa.Schema | None = None
     event_time: str | None = None
     rowtime: str = "rowtime"
 
     def names(self) -> set[str]:
-        """Its columns in lower case, as far as they are known."""
+        """Its columns in lower case, as far as known."""
         return set() if self.schema is None else {name.lower() for name in self.schema.names}
 
 
 @dataclass(frozen=True)
-class Meaning:
-    """What `rowtime` is in a relation: a column of another name, or nothing because `stream` has no event time."""
+class RowtimeMeaning:
+    """What `rowtime` is in a relation: a column, or None because `stream` has no event time."""
 
     column: str | None
     stream: str
@@ -35,27 +35,27 @@ class Meaning:
 
 @dataclass(frozen=True)
 class QueryScope:
-    """Looks up names of one query. `inputs` are by lower-case name."""
+    """Resolves names of one query. `inputs` are by lower-case name."""
 
     inputs: Mapping[str, DialectInput] = field(default_factory=dict)
 
-    def rowtime(self, relation: exp.Expr, name: str) -> Meaning | None:
-        """What `name` means in a relation if it is the other name of the event time; None when it is not."""
+    def rowtime(self, relation: exp.Expr, name: str) -> RowtimeMeaning | None:
+        """The meaning of `name` in a relation if it is the alias of the event time; else None."""
         query = _query_of(relation)
         if query is not None:
             return self._rowtime_of_query(query, name)
         known = self._input(relation)
         if known is None or known.rowtime.lower() != name or name in known.names():
             return None
-        return Meaning(known.event_time, relation.name)
+        return RowtimeMeaning(known.event_time, relation.name)
 
     def _input(self, relation: exp.Expr) -> DialectInput | None:
         if not isinstance(relation, exp.Table) or cte_of(relation) is not None:
             return None
         return self.inputs.get(relation.name.lower())
 
-    def _rowtime_of_query(self, query: exp.Query, name: str) -> Meaning | None:
-        """A star hands the event time on under its own name; a column that is called so is one."""
+    def _rowtime_of_query(self, query: exp.Query, name: str) -> RowtimeMeaning | None:
+        """A star passes the event time on; a column of that name is just a column."""
         select = first_select(query)
         if select is None or name in (one.lower() for one in select.named_selects):
             return None
@@ -69,7 +69,7 @@ class QueryScope:
         return None
 
     def kind(self, expression: exp.Expr) -> pa.DataType | None:
-        """The type of an expression where that is certain."""
+        """The type of an expression, if certain."""
         match expression:
             case exp.Paren() | exp.Max() | exp.Min() | exp.Neg() | exp.Alias():
                 return self.kind(expression.this)
@@ -90,7 +90,7 @@ class QueryScope:
         return None
 
     def is_whole(self, expression: exp.Expr) -> bool:
-        """Whether an expression certainly gives a whole number."""
+        """Whether an expression is certainly an integer."""
         kind = self.kind(expression)
         return kind is not None and pa.types.is_integer(kind)
 
@@ -132,7 +132,7 @@ class QueryScope:
 
 
 def relations(select: exp.Select) -> Iterator[tuple[str, exp.Expr]]:
-    """What a SELECT reads, by lower-case alias, in order."""
+    """The relations of a SELECT by lower-case alias, in order."""
     clause = select.args.get("from_")
     waiting = [clause.this] if clause is not None else []
     waiting += [join.this for join in select.args.get("joins") or ()]
@@ -143,7 +143,7 @@ def relations(select: exp.Select) -> Iterator[tuple[str, exp.Expr]]:
 
 
 def chain(expression: exp.Expr) -> list[str]:
-    """The names of `a.b.c`; nothing when it is something else."""
+    """The names of `a.b.c`; empty for any other expression."""
     return [part.name for part in identifiers(expression)]
 
 
@@ -158,7 +158,7 @@ def identifiers(expression: exp.Expr) -> list[exp.Identifier]:
 
 
 def first_select(query: exp.Expr) -> exp.Select | None:
-    """The SELECT that names the columns of a query: in a UNION the first."""
+    """The SELECT that names the columns of a query: the first one of a UNION."""
     while not isinstance(query, exp.Select):
         if not isinstance(query, exp.Subquery | exp.SetOperation):
             return None
@@ -167,7 +167,7 @@ def first_select(query: exp.Expr) -> exp.Select | None:
 
 
 def _query_of(relation: exp.Expr) -> exp.Query | None:
-    """The query behind a relation that is no input; `WITH t(a, b)` gives its columns other names."""
+    """The query of a relation that is not an input; None for `WITH t(a, b)`, which renames columns."""
     named = relation if isinstance(relation, exp.Subquery) else None
     if isinstance(relation, exp.Table):
         named = cte_of(relation)  # type: ignore[assignment]
@@ -183,5 +183,5 @@ def _field(parent: pa.Schema | pa.StructType, name: str) -> pa.DataType | None:
 def _inside(kind: pa.DataType | None, names: Sequence[str]) -> pa.DataType | None:
     for name in names:
         kind = _field(kind, name) if kind is not None and pa.types.is_struct(kind) else None
-    # flows are known by the names of their columns alone
+    # of flows only the column names are known
     return None if kind is None or pa.types.is_null(kind) else kind

@@ -21,7 +21,7 @@ _TIME_PARTS = {
 _WINDOWS = ("tumble", "hop", "session")
 
 
-def time_parts(query: Query, scope: QueryScope) -> Iterator[Edit]:
+def time_part_edits(query: Query, scope: QueryScope) -> Iterator[Edit]:
     """`event_timestamp.seconds`: a protobuf timestamp is a row of two numbers there, and a timestamp here."""
     for node in query.tree.find_all(exp.Column, exp.Dot):
         parts = identifiers(node)
@@ -38,7 +38,7 @@ def time_parts(query: Query, scope: QueryScope) -> Iterator[Edit]:
         yield Edit(int(parts[-2].meta["end"]) + 1, int(parts[-1].meta["end"]) + 1, part[1] + name)
 
 
-def distinct_counts(query: Query, words: TokenList) -> Iterator[Edit]:
+def distinct_count_edits(query: Query, words: TokenList) -> Iterator[Edit]:
     """`COUNT(DISTINCT x)` of a window as the size of the set of its values: Spark refuses the former of a stream."""
     for count in query.tree.find_all(exp.Count):
         distinct, select = count.this, count.find_ancestor(exp.Select)
@@ -55,7 +55,7 @@ def distinct_counts(query: Query, words: TokenList) -> Iterator[Edit]:
             yield words.replace(close, close, ")) AS BIGINT)")
 
 
-def unnested(query: Query, words: TokenList, scope: QueryScope) -> Iterator[Edit]:
+def unnest_edits(query: Query, words: TokenList, scope: QueryScope) -> Iterator[Edit]:
     """`CROSS JOIN UNNEST(x) AS t(a, b)`: elements of an array, fields of its rows, or keys and values of a map."""
     for node in query.tree.find_all(exp.Unnest):
         starts = [int(part.meta["start"]) for part in node.expressions[0].walk() if "start" in part.meta]
@@ -79,7 +79,7 @@ def _generator(node: exp.Unnest, scope: QueryScope) -> str:
     return "inline" if columns > 1 else "explode"
 
 
-def dagger_meaning(query: Query, words: TokenList, scope: QueryScope) -> Iterator[Edit]:
+def dagger_edits(query: Query, words: TokenList, scope: QueryScope) -> Iterator[Edit]:
     """What both understand and Dagger reads in another way; only where the flow says that Dagger's way is meant."""
     yield from _whole_divisions(query, words, scope)
     for index in range(len(words)):
@@ -90,7 +90,7 @@ def dagger_meaning(query: Query, words: TokenList, scope: QueryScope) -> Iterato
             # a backslash is a backslash there
             yield words.replace(index, index, text.replace("\\", "\\\\"))
         elif kind is TokenType.VAR and words.kind(index + 1) is TokenType.L_PAREN:
-            yield from _renamed(words, index)
+            yield from _renamed_function(words, index)
 
 
 def _whole_divisions(query: Query, words: TokenList, scope: QueryScope) -> Iterator[Edit]:
@@ -133,7 +133,7 @@ def _operand(words: TokenList, last: int) -> int:
         return first
 
 
-def _renamed(words: TokenList, index: int) -> Iterator[Edit]:
+def _renamed_function(words: TokenList, index: int) -> Iterator[Edit]:
     """Functions of Flink that Spark has under another name."""
     arguments = words.arguments(index + 1)
     close = words.closing(index + 1)

@@ -69,11 +69,11 @@ class Cluster:
 
     def partitions(self, topics: Iterable[str]) -> dict[str, int]:
         """The number of partitions of each topic; an error names the first topic that is missing or denied."""
-        return {name: len(found.partitions) for name, found in self._describe(topics).items()}
+        return {name: len(description.partitions) for name, description in self._describe(topics).items()}
 
     def identities(self, topics: Iterable[str]) -> dict[str, str]:
         """The id of each topic: a topic that was deleted and created again has another."""
-        return {name: str(found.topic_id) for name, found in self._describe(topics).items()}
+        return {name: str(description.topic_id) for name, description in self._describe(topics).items()}
 
     def starts(self, partitions: Mapping[str, int]) -> Offsets:
         """The oldest offset of each partition."""
@@ -96,16 +96,16 @@ class Cluster:
         if refusals:
             raise cluster_error(refusals[0], self._address, f"of group {group}")
 
-    def _offsets(self, partitions: Mapping[str, int], wanted: OffsetSpec) -> Offsets:
-        asked = {TopicPartition(topic, p): wanted for topic, count in partitions.items() for p in range(count)}
-        found: Offsets = {topic: {} for topic in partitions}
-        if asked:
+    def _offsets(self, partitions: Mapping[str, int], spec: OffsetSpec) -> Offsets:
+        specs = {TopicPartition(topic, p): spec for topic, count in partitions.items() for p in range(count)}
+        offsets: Offsets = {topic: {} for topic in partitions}
+        if specs:
             answers = self._admin.list_offsets(
-                asked, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=self._deadline
+                specs, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=self._deadline
             )
             for part, answer in answers.items():
-                found[part.topic][part.partition] = self._answer(answer, part.topic).offset
-        return found
+                offsets[part.topic][part.partition] = self._answer(answer, part.topic).offset
+        return offsets
 
     def _answer(self, future: Future[Any], topic: str | None = None) -> Any:
         try:
@@ -114,9 +114,9 @@ class Cluster:
             raise cluster_error(error.args[0], self._address, topic) from error
 
     def _describe(self, topics: Iterable[str]) -> dict[str, Any]:
-        wanted = list(topics)
-        futures = self._admin.describe_topics(TopicCollection(wanted), request_timeout=self._deadline)
-        return {name: self._topic(name, futures[name]) for name in wanted}
+        names = list(topics)
+        futures = self._admin.describe_topics(TopicCollection(names), request_timeout=self._deadline)
+        return {name: self._topic(name, futures[name]) for name in names}
 
     def has(self, topic: str) -> bool:
         """Whether a topic exists."""

@@ -153,8 +153,8 @@ class KafkaConnection(Options):
     @classmethod
     def _addresses(cls, brokers: list[str]) -> list[str]:
         for broker in brokers:
-            found = _ADDRESS.fullmatch(broker)
-            if found is None or not 0 < int(found[2]) < 65536:
+            match = _ADDRESS.fullmatch(broker)
+            if match is None or not 0 < int(match[2]) < 65536:
                 raise refused(
                     "bad-broker", f"'{broker}' is not the address of a broker; write host:port, e.g. kafka-1:9092"
                 )

@@ -81,8 +81,8 @@ class Tls(Options):
         return properties | self._passwords()
 
     def _passwords(self) -> dict[str, str]:
-        given = {"ssl.key.password": self.key_password, "ssl.keystore.password": self.keystore_password}
-        return {name: secret.get_secret_value() for name, secret in given.items() if secret is not None}
+        passwords = {"ssl.key.password": self.key_password, "ssl.keystore.password": self.keystore_password}
+        return {name: secret.get_secret_value() for name, secret in passwords.items() if secret is not None}
 
     def _trusted(self, context: Context) -> str | None:
         if self.ca is not None:
@@ -106,13 +106,13 @@ def certificates_of(store: Path, password: str) -> str:
         text=True,
         check=False,
     )
-    found = _CERTIFICATE.findall(listing.stdout)
-    if listing.returncode != 0 or not found:
-        said = listing.stdout.strip().splitlines()[-1:] if listing.returncode else ["it holds no certificate"]
+    certificates = _CERTIFICATE.findall(listing.stdout)
+    if listing.returncode != 0 or not certificates:
+        reason = listing.stdout.strip().splitlines()[-1:] if listing.returncode else ["it holds no certificate"]
         raise ProjectError(
-            "kafka-tls-file", f"cannot read the trust store {store}: {' '.join(said)}", hint="check file and password"
+            "kafka-tls-file", f"cannot read the trust store {store}: {' '.join(reason)}", hint="check file and password"
         )
-    return "\n".join(found) + "\n"
+    return "\n".join(certificates) + "\n"
 
 
 def _existing(context: Context, name: str) -> Path:

@@ -74,25 +74,25 @@ def columns_of(schema: Schema) -> pa.Schema:
     return pa.schema([(field["field"], meaning(field)[0]) for field in schema["fields"]])
 
 
-def converters_of(schema: Schema, wanted: pa.Schema) -> list[tuple[str, Convert]]:
+def converters_of(schema: Schema, columns: pa.Schema) -> list[tuple[str, Convert]]:
     """The conversion of a struct to a row of the requested columns; columns that the struct lacks are null."""
     fields = {field["field"]: field for field in schema["fields"]}
-    return [(column.name, _fitted(fields.get(column.name), column.type)) for column in wanted]
+    return [(column.name, _fitted(fields.get(column.name), column.type)) for column in columns]
 
 
-def _fitted(field: Schema | None, wanted: pa.DataType) -> Convert:
+def _fitted(field: Schema | None, target: pa.DataType) -> Convert:
     if field is None:
-        return converter(wanted)
+        return converter(target)
     kind, convert = meaning(field)
-    if kind == wanted:
+    if kind == target:
         return convert
-    fit = converter(wanted)
+    fit = converter(target)
     return lambda value: fit(convert(value))
 
 
-def bare_converters(wanted: pa.Schema, unit: int, decimals: str) -> list[tuple[str, Convert]]:
+def bare_converters(columns: pa.Schema, unit: int, decimals: str) -> list[tuple[str, Convert]]:
     """The same for values without a schema, by the requested types. Times count 1/`unit` seconds."""
-    return [(column.name, _bare(column.type, unit, decimals)) for column in wanted]
+    return [(column.name, _bare(column.type, unit, decimals)) for column in columns]
 
 
 def _bare(kind: pa.DataType, unit: int, decimals: str) -> Convert:
@@ -146,7 +146,7 @@ def _list_of(convert: Convert) -> Convert:
     def many(value: Any) -> list[Any]:
         if not isinstance(value, list | tuple):
             raise unfit_value(value, "a list")
-        return [convert(one) for one in value]
+        return [convert(element) for element in value]
 
     return many
 
@@ -192,8 +192,8 @@ def _zoned(value: Any) -> datetime:
     """A year of more than four digits has a sign: it stands for infinity."""
     if isinstance(value, str) and value[:1] in ("+", "-"):
         return (datetime.max if value[0] == "+" else datetime.min).replace(tzinfo=UTC)
-    found: datetime = _instant(value)
-    return found
+    moment: datetime = _instant(value)
+    return moment
 
 
 def _time_of_day(unit: int) -> Callable[[Any], str]:

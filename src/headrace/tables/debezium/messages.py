@@ -142,10 +142,10 @@ class AvroMessages(MessageParser):
 
 def _avro_schema(text: bytes, number: int) -> tuple[Any, Schema]:
     try:
-        found = json.loads(text)
+        schema = json.loads(text)
         names: dict[str, Any] = {}
-        connect = _connect(found, names, "")
-        return fastavro.parse_schema(_without_logical_types(found)), connect
+        connect = _connect(schema, names, "")
+        return fastavro.parse_schema(_without_logical_types(schema)), connect
     except Exception as error:  # fastavro raises TypeError, KeyError and its own errors
         raise BadMessageError(f"schema {number} of the registry cannot be parsed: {error!r}"[:300]) from error
 
@@ -176,10 +176,10 @@ _LOGICAL = {
 def _connect(schema: Any, names: dict[str, Any], space: str) -> dict[str, Any]:
     """An Avro schema in the form of Connect. Named definitions can be referenced after they appear."""
     if isinstance(schema, list):
-        others = [one for one in schema if one != "null"]
-        if len(others) != 1:
-            raise ValueError(f"a union of {len(others)} types")
-        return _connect(others[0], names, space)
+        branches = [branch for branch in schema if branch != "null"]
+        if len(branches) != 1:
+            raise ValueError(f"a union of {len(branches)} types")
+        return _connect(branches[0], names, space)
     if isinstance(schema, str):
         known = names.get(schema) or names.get(f"{space}.{schema}")
         return known if known is not None else {"type": _AVRO.get(schema, schema)}
@@ -187,7 +187,7 @@ def _connect(schema: Any, names: dict[str, Any], space: str) -> dict[str, Any]:
     if not isinstance(kind, str):
         return _connect(kind, names, space)
     parameters = dict(schema.get("connect.parameters") or {})
-    made: dict[str, Any] = {
+    converted: dict[str, Any] = {
         "type": schema.get("connect.type") or _AVRO.get(kind, kind),
         "name": schema.get("connect.name") or _LOGICAL.get(schema.get("logicalType", "")),
         "parameters": parameters,
@@ -197,13 +197,13 @@ def _connect(schema: Any, names: dict[str, Any], space: str) -> dict[str, Any]:
         parameters.setdefault("connect.decimal.precision", str(schema["precision"]))
     if "name" in schema:
         space = schema.get("namespace", schema["name"].rpartition(".")[0] or space)
-        names[schema["name"]] = names[f"{space}.{schema['name'].rpartition('.')[2]}"] = made
+        names[schema["name"]] = names[f"{space}.{schema['name'].rpartition('.')[2]}"] = converted
     match kind:
         case "record":
             fields = [{**_connect(field["type"], names, space), "field": field["name"]} for field in schema["fields"]]
-            made |= {"type": "struct", "fields": fields}
+            converted |= {"type": "struct", "fields": fields}
         case "array":
-            made["items"] = _connect(schema["items"], names, space)
+            converted["items"] = _connect(schema["items"], names, space)
         case "map":
-            made |= {"keys": {"type": "string"}, "values": _connect(schema["values"], names, space)}
-    return made
+            converted |= {"keys": {"type": "string"}, "values": _connect(schema["values"], names, space)}
+    return converted

@@ -52,12 +52,12 @@ class _FollowedTopic:
 
     def position(self) -> dict[str, Any]:
         """The position after what was read."""
-        said: dict[str, Any] = {"topic": self.source.topic, "id": self.id, "offsets": _texts(self.offsets)}
+        position: dict[str, Any] = {"topic": self.source.topic, "id": self.id, "offsets": _texts(self.offsets)}
         if self.until is not None:
-            said["until"] = _texts(self.until)
+            position["until"] = _texts(self.until)
         if self.skipped:
-            said["skipped"] = self.skipped
-        return said
+            position["skipped"] = self.skipped
+        return position
 
 
 class DebeziumReader(TableReader):
@@ -176,15 +176,15 @@ class DebeziumReader(TableReader):
         if grown is not None:  # earlier changes have the earlier columns
             self._flush()
             self._shapes[name] = grown
-        said = table.rows.change(event, key)
-        if said is NoChange.TRUNCATED:
+        change = table.rows.change(event, key)
+        if change is NoChange.TRUNCATED:
             self._flush()
             self._begins.add(name)
             if table.until is None:
                 self._ends.add(name)
             self._flush()
-        elif isinstance(said, RowChange):
-            self._changes.append(said)
+        elif isinstance(change, RowChange):
+            self._changes.append(change)
         if event is not None and event.at is not None:
             self._at = max(self._at or 0, event.at)
 

@@ -122,13 +122,13 @@ class TableRows:
         return self._key_of(part.payload, part.schema)
 
     def _converters_for(self, schema: Schema | None, *, key: bool) -> Converters:
-        found = self._converters.get((id(schema), key))
-        if found is None:
-            wanted = self._key_columns if key else self.shape.columns
+        converters = self._converters.get((id(schema), key))
+        if converters is None:
+            columns = self._key_columns if key else self.shape.columns
             with _explained():
-                found = bare_converters(wanted, *self._bare) if schema is None else converters_of(schema, wanted)
-            self._converters[id(schema), key] = found
-        return found
+                converters = bare_converters(columns, *self._bare) if schema is None else converters_of(schema, columns)
+            self._converters[id(schema), key] = converters
+        return converters
 
     def _values(self, row: Mapping[str, Any], converters: Converters) -> list[Any]:
         values: list[Any] = []

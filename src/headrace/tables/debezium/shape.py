@@ -39,12 +39,12 @@ def consumer_properties(properties: Mapping[str, str]) -> dict[str, str]:
 def shape_of(table: DebeziumTable, context: Context) -> TableShape:
     """The declared columns, else those of the newest event with a schema; the key is that of the messages."""
     declared = table.declared
-    found = _newest(table, context)
-    if found is None and declared is None:
+    newest = _newest(table, context)
+    if newest is None and declared is None:
         raise _unknown(table, "has no change event yet")
-    if found is None:
+    if newest is None:
         return TableShape(declared)
-    event, key = found
+    event, key = newest
     if declared is None and event.row_schema is None:
         raise _unknown(table, "carries no schema")
     columns = declared if declared is not None else _columns(table, event)
@@ -83,9 +83,9 @@ def _newest(table: DebeziumTable, context: Context) -> tuple[DebeziumEvent, Mess
         for back in _BACK:
             begins = {p: max(starts[p], end - back) for p, end in ends.items() if end > starts[p]}
             consumer.assign([TopicPartition(table.topic, p, offset) for p, offset in begins.items()])
-            found = _telling(_read(consumer, len(begins), table.cluster), messages)
-            if found is not None:
-                return found
+            event = _telling(_read(consumer, len(begins), table.cluster), messages)
+            if event is not None:
+                return event
     return None
 
 

@@ -76,10 +76,10 @@ class FilesReader(TableReader):
         """The next file, or a part of it."""
         until = time.monotonic() + seconds
         while True:
-            taken = next(self._found, None)
-            if taken is not None:
-                return taken
-            begin = min(one.due for one in self._tables)
+            batch = next(self._found, None)
+            if batch is not None:
+                return batch
+            begin = min(table.due for table in self._tables)
             # nothing to wait on but the time
             time.sleep(max(0.0, min(begin, until) - time.monotonic()))
             if time.monotonic() < begin:
@@ -93,94 +93,94 @@ class FilesReader(TableReader):
         """Nothing is held open."""
 
     def _look(self) -> Iterator[CapturedBatch]:
-        for one in self._tables:
-            if one.due <= time.monotonic():
-                yield from self._folder(one)
-                one.due = time.monotonic() + one.source.every.total_seconds()
+        for table in self._tables:
+            if table.due <= time.monotonic():
+                yield from self._folder(table)
+                table.due = time.monotonic() + table.source.every.total_seconds()
 
-    def _folder(self, one: _FollowedFiles) -> Iterator[CapturedBatch]:
-        there = one.source.listed(self._context)
-        if len(there) > _MOST_FILES:
+    def _folder(self, table: _FollowedFiles) -> Iterator[CapturedBatch]:
+        files = table.source.listed(self._context)
+        if len(files) > _MOST_FILES:
             raise ProjectError(
                 "too-many-files",
-                f"there are {len(there)} files in '{one.source.path}'; at most {_MOST_FILES} are supported",
+                f"there are {len(files)} files in '{table.source.path}'; at most {_MOST_FILES} are supported",
                 hint="remove files that were read: their rows stay; or write a lake table",
             )
-        if one.first:
-            yield self._taken(begins=frozenset({one.name}))
-        one.seen = {name: about for name, about in one.seen.items() if name in there}
-        for name, about in there.items():
-            if one.seen.get(name) != about:
-                yield from self._file(one, one.source.folder(self._context) / name, about)
-        if one.first:
-            one.first = False
-            yield self._taken(ends=frozenset({one.name}))
+        if table.first:
+            yield self._taken(begins=frozenset({table.name}))
+        table.seen = {name: about for name, about in table.seen.items() if name in files}
+        for name, about in files.items():
+            if table.seen.get(name) != about:
+                yield from self._file(table, table.source.folder(self._context) / name, about)
+        if table.first:
+            table.first = False
+            yield self._taken(ends=frozenset({table.name}))
 
-    def _file(self, one: _FollowedFiles, file: Path, about: tuple[int, int]) -> Iterator[CapturedBatch]:
+    def _file(self, table: _FollowedFiles, file: Path, about: tuple[int, int]) -> Iterator[CapturedBatch]:
         """The rows of a file; the position has the file with the last of them."""
-        if one.source.columns is None:
-            new = [column for column in one.source.columns_in(file) if column.name not in one.shape.columns.names]
+        if table.source.columns is None:
+            new = [column for column in table.source.columns_in(file) if column.name not in table.shape.columns.names]
             if new:
-                one.shape = TableShape(pa.schema([*one.shape.columns, *new]), one.shape.key)
-                yield self._taken(shapes={one.name: one.shape})
-        said: dict[str, Any] = {}
-        for page in _pages(one, file):
-            if said:
-                yield self._taken(**said)
-            said = self._said(one, file, page)
-        one.seen[file.name] = about
-        yield self._taken(**said)
+                table.shape = TableShape(pa.schema([*table.shape.columns, *new]), table.shape.key)
+                yield self._taken(shapes={table.name: table.shape})
+        changes: dict[str, Any] = {}
+        for page in _pages(table, file):
+            if changes:
+                yield self._taken(**changes)
+            changes = self._said(table, file, page)
+        table.seen[file.name] = about
+        yield self._taken(**changes)
 
-    def _said(self, one: _FollowedFiles, file: Path, page: pa.Table) -> dict[str, Any]:
-        columns = one.shape.columns
+    def _said(self, table: _FollowedFiles, file: Path, page: pa.Table) -> dict[str, Any]:
+        columns = table.shape.columns
         with understood(file):
             rows = pa.Table.from_arrays([_column(page, column) for column in columns], schema=columns)
-            if one.source.op is None:
-                return {"rows": {one.name: rows}}
-            ops = page.column(one.source.op).to_pylist()
-        places = [columns.names.index(name) for name in one.shape.key]
+            if table.source.op is None:
+                return {"rows": {table.name: rows}}
+            ops = page.column(table.source.op).to_pylist()
+        places = [columns.names.index(name) for name in table.shape.key]
         changes = []
         for op, row in zip(ops, zip(*(column.to_pylist() for column in rows.columns), strict=True), strict=True):
             if op in _DELETED:
-                changes.append(RowChange(one.name, None, tuple(row[place] for place in places)))
+                changes.append(RowChange(table.name, None, tuple(row[place] for place in places)))
             elif op in _THERE:
-                changes.append(RowChange(one.name, row))
+                changes.append(RowChange(table.name, row))
             else:
-                raise _not_understood(file, f"'{op}' in column '{one.source.op}' is not I, U or D")
+                raise _not_understood(file, f"'{op}' in column '{table.source.op}' is not I, U or D")
         return {"changes": changes}
 
-    def _taken(self, **said: Any) -> CapturedBatch:
-        return CapturedBatch(position={one.name: one.position() for one in self._tables}, **said)
+    def _taken(self, **content: Any) -> CapturedBatch:
+        return CapturedBatch(position={table.name: table.position() for table in self._tables}, **content)
 
 
-def _column(page: pa.Table, wanted: pa.Field) -> Any:
-    if wanted.name not in page.column_names:
-        return pa.nulls(page.num_rows, wanted.type)
-    return page.column(wanted.name).cast(wanted.type)
+def _column(page: pa.Table, target: pa.Field) -> Any:
+    if target.name not in page.column_names:
+        return pa.nulls(page.num_rows, target.type)
+    return page.column(target.name).cast(target.type)
 
 
-def _pages(one: _FollowedFiles, file: Path) -> Iterator[pa.Table]:
+def _pages(table: _FollowedFiles, file: Path) -> Iterator[pa.Table]:
     with understood(file):
-        for batch in _batches(one, file):
+        for batch in _batches(table, file):
             for begin in range(0, batch.num_rows, _PAGE):
                 yield pa.Table.from_batches([batch.slice(begin, _PAGE)])
 
 
-def _batches(one: _FollowedFiles, file: Path) -> Iterator[pa.RecordBatch]:
-    wanted = one.shape.columns
-    if one.source.op is not None:
-        wanted = wanted.append(pa.field(one.source.op, pa.string()))
-    match one.source.format:
+def _batches(table: _FollowedFiles, file: Path) -> Iterator[pa.RecordBatch]:
+    columns = table.shape.columns
+    if table.source.op is not None:
+        columns = columns.append(pa.field(table.source.op, pa.string()))
+    match table.source.format:
         case "parquet":
             yield from pa.parquet.ParquetFile(file).iter_batches(_PAGE)
         case "csv":
-            types = {column.name: column.type for column in wanted}
+            types = {column.name: column.type for column in columns}
             options = pa.csv.ConvertOptions(
                 column_types=types, strings_can_be_null=True, quoted_strings_can_be_null=False
             )
             yield from pa.csv.open_csv(file, convert_options=options)
         case "json":
-            options = pa.json.ParseOptions(explicit_schema=wanted, unexpected_field_behavior="ignore")
+            options = pa.json.ParseOptions(explicit_schema=columns, unexpected_field_behavior="ignore")
             yield from pa.json.read_json(file, parse_options=options).to_batches()
 
 

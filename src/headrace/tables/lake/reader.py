@@ -68,9 +68,9 @@ class LakeReader(TableReader):
         """The next commit, or the next part of all rows."""
         until = time.monotonic() + seconds
         while True:
-            taken = next(self._found, None)
-            if taken is not None:
-                return taken
+            batch = next(self._found, None)
+            if batch is not None:
+                return batch
             # nothing to wait on but the time
             time.sleep(max(0.0, min(self._due, until) - time.monotonic()))
             if time.monotonic() < self._due:
@@ -85,79 +85,81 @@ class LakeReader(TableReader):
         """Nothing is held open."""
 
     def _look(self) -> Iterator[CapturedBatch]:
-        for one in self._tables:
+        for followed in self._tables:
             try:
-                table = self._newest(one)
-                if one.version is None or one.id != str(table.metadata().id):
-                    yield from self._whole(one, table)
-                elif table.version() > one.version:
-                    yield from self._commits(one, table)
+                table = self._newest(followed)
+                if followed.version is None or followed.id != str(table.metadata().id):
+                    yield from self._whole(followed, table)
+                elif table.version() > followed.version:
+                    yield from self._commits(followed, table)
             except (DeltaError, OSError) as error:
-                raise service_unavailable(one.source.label, str(error).splitlines()[0][:300]) from error
+                raise service_unavailable(followed.source.label, str(error).splitlines()[0][:300]) from error
 
-    def _newest(self, one: _FollowedLake) -> DeltaTable:
-        if one.table is None:
-            one.table = one.source.open(self._context)
-        one.table.update_incremental()
-        return one.table
+    def _newest(self, followed: _FollowedLake) -> DeltaTable:
+        if followed.table is None:
+            followed.table = followed.source.open(self._context)
+        followed.table.update_incremental()
+        return followed.table
 
-    def _commits(self, one: _FollowedLake, table: DeltaTable) -> Iterator[CapturedBatch]:
+    def _commits(self, followed: _FollowedLake, table: DeltaTable) -> Iterator[CapturedBatch]:
         """The changes of each commit from the feed; all rows where there is no feed."""
-        newest, begun = table.version(), one.version or 0
+        newest, begun = table.version(), followed.version or 0
         if not keeps_change_feed(table):
-            yield from self._whole(one, table)
+            yield from self._whole(followed, table)
             return
         try:
             for version in range(begun + 1, newest + 1):
                 changes = pa.RecordBatchReader.from_stream(table.load_cdf(version, version)).read_all()
-                grown = self._grow(one, _columns_in(changes, one.shape, columns_of(table)))
-                one.version = version
+                grown = self._grow(followed, _columns_in(changes, followed.shape, columns_of(table)))
+                followed.version = version
                 if changes.num_rows or grown:
-                    yield self._commit(one, changes, grown)
+                    yield self._commit(followed, changes, grown)
         except DeltaError as error:
-            _logger.warning("%s: the change feed ends, all rows are read: %s", one.source.label, error)
-            yield from self._whole(one, table)
+            _logger.warning("%s: the change feed ends, all rows are read: %s", followed.source.label, error)
+            yield from self._whole(followed, table)
 
-    def _commit(self, one: _FollowedLake, changes: pa.Table, grown: dict[str, TableShape]) -> CapturedBatch:
+    def _commit(self, followed: _FollowedLake, changes: pa.Table, grown: dict[str, TableShape]) -> CapturedBatch:
         gone = pc.is_in(changes.column("_change_type").cast(pa.string()), _GONE)
-        both = _fitted(changes, one.shape.columns)
-        rows, key = both.filter(pc.invert(gone)), list(one.shape.key)
-        there = set(_tuples(rows.select(key)))
-        deleted = [key for key in _tuples(both.filter(gone).select(key)) if key not in there]
+        both = _fitted(changes, followed.shape.columns)
+        rows, key = both.filter(pc.invert(gone)), list(followed.shape.key)
+        present = set(_tuples(rows.select(key)))
+        deleted = [key for key in _tuples(both.filter(gone).select(key)) if key not in present]
         moments = changes.column("_commit_timestamp")
         return CapturedBatch(
             position=self._position(),
-            changes=[RowChange(one.name, None, key) for key in deleted],
-            rows={one.name: rows} if rows.num_rows else {},
+            changes=[RowChange(followed.name, None, key) for key in deleted],
+            rows={followed.name: rows} if rows.num_rows else {},
             shapes=grown,
             at=_utc(pc.max(moments).as_py()) if changes.num_rows else None,
         )
 
-    def _whole(self, one: _FollowedLake, table: DeltaTable) -> Iterator[CapturedBatch]:
+    def _whole(self, followed: _FollowedLake, table: DeltaTable) -> Iterator[CapturedBatch]:
         """All rows as of one commit; missing rows are deleted at the end."""
-        version, one.version, one.id = table.version(), None, str(table.metadata().id)
-        grown = self._grow(one, columns_of(table))
-        yield CapturedBatch(position=self._position(), begins=frozenset({one.name}), shapes=grown)
-        found = QueryBuilder().register("rows", table).execute("SELECT * FROM rows")
-        for batch in pa.RecordBatchReader.from_stream(found):
-            page = _fitted(pa.Table.from_batches([batch]), one.shape.columns)
+        version, followed.version, followed.id = table.version(), None, str(table.metadata().id)
+        grown = self._grow(followed, columns_of(table))
+        yield CapturedBatch(position=self._position(), begins=frozenset({followed.name}), shapes=grown)
+        result = QueryBuilder().register("rows", table).execute("SELECT * FROM rows")
+        for batch in pa.RecordBatchReader.from_stream(result):
+            page = _fitted(pa.Table.from_batches([batch]), followed.shape.columns)
             for begin in range(0, page.num_rows, _PAGE):
-                yield CapturedBatch(position=self._position(), rows={one.name: page.slice(begin, _PAGE)})
-        one.version = version
-        yield CapturedBatch(position=self._position(), ends=frozenset({one.name}))
+                yield CapturedBatch(position=self._position(), rows={followed.name: page.slice(begin, _PAGE)})
+        followed.version = version
+        yield CapturedBatch(position=self._position(), ends=frozenset({followed.name}))
 
-    def _grow(self, one: _FollowedLake, columns: pa.Schema) -> dict[str, TableShape]:
-        new = [column for column in columns if column.name not in one.shape.columns.names]
+    def _grow(self, followed: _FollowedLake, columns: pa.Schema) -> dict[str, TableShape]:
+        new = [column for column in columns if column.name not in followed.shape.columns.names]
         if not new:
             return {}
-        one.shape = TableShape(pa.schema([*one.shape.columns, *new]), one.shape.key)
-        return {one.name: one.shape}
+        followed.shape = TableShape(pa.schema([*followed.shape.columns, *new]), followed.shape.key)
+        return {followed.name: followed.shape}
 
     def _position(self) -> Position:
-        said: dict[str, Any] = {}
-        for one in self._tables:
-            said[one.name] = {} if one.version is None else {"version": one.version, "id": one.id}
-        return said
+        position: dict[str, Any] = {}
+        for followed in self._tables:
+            position[followed.name] = (
+                {} if followed.version is None else {"version": followed.version, "id": followed.id}
+            )
+        return position
 
 
 def _columns_in(changes: pa.Table, known: TableShape, newest: pa.Schema) -> pa.Schema:
@@ -166,15 +168,15 @@ def _columns_in(changes: pa.Table, known: TableShape, newest: pa.Schema) -> pa.S
     return pa.schema([*known.columns, *(column for column in new if column.name not in known.columns.names)])
 
 
-def _fitted(rows: pa.Table, wanted: pa.Schema) -> pa.Table:
+def _fitted(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     """The rows with exactly these columns; missing columns are null."""
     columns = [
         rows.column(column.name).cast(column.type)
         if column.name in rows.column_names
         else pa.nulls(rows.num_rows, column.type)
-        for column in wanted
+        for column in schema
     ]
-    return pa.Table.from_arrays(columns, schema=wanted)
+    return pa.Table.from_arrays(columns, schema=schema)
 
 
 def _tuples(rows: pa.Table) -> Iterator[tuple[Any, ...]]:

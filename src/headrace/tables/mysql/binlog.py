@@ -42,8 +42,8 @@ class Statement:
 
     @property
     def verb(self) -> str:
-        found = _DEFINES.match(self.text)
-        return found[1].upper() if found else ""
+        match = _DEFINES.match(self.text)
+        return match[1].upper() if match else ""
 
     def names(self, name: TableName) -> bool:
         """Whether it may concern a table, or one of the same name in another database."""
@@ -99,12 +99,12 @@ class Binlog:
     def next(self, seconds: float) -> Transaction | None:
         """The next transaction, after waiting up to so many seconds. Raises the error that ended the thread."""
         try:
-            found = self._queue.get(timeout=seconds) if seconds > 0 else self._queue.get_nowait()
+            item = self._queue.get(timeout=seconds) if seconds > 0 else self._queue.get_nowait()
         except queue.Empty:
             return None
-        if isinstance(found, Transaction):
-            return found
-        raise found
+        if isinstance(item, Transaction):
+            return item
+        raise item
 
     def close(self) -> None:
         self._stop.set()
@@ -186,10 +186,10 @@ class Binlog:
         place = BinlogPosition.of(self._stream.log_file, event.packet.log_pos)
         self._put(Transaction(place, datetime.fromtimestamp(event.timestamp, UTC), tuple(events), statement))
 
-    def _put(self, found: Transaction | Exception) -> None:
+    def _put(self, item: Transaction | Exception) -> None:
         while not self._stop.is_set():
             try:
-                self._queue.put(found, timeout=_HEARTBEAT_SECONDS)
+                self._queue.put(item, timeout=_HEARTBEAT_SECONDS)
             except queue.Full:
                 continue
             return

@@ -37,17 +37,17 @@ class _FollowedMysqlTable:
 
     @cached_property
     def _converters(self) -> list[tuple[str, Convert | None]]:
-        there = {column.name: column.convert() for column in self.columns}
+        converters = {column.name: column.convert() for column in self.columns}
         # a column that the server has dropped is null
-        return [(name, there.get(name, _nothing)) for name in self.shape.columns.names]
+        return [(name, converters.get(name, _nothing)) for name in self.shape.columns.names]
 
     def row(self, values: Mapping[str, Any]) -> list[Any]:
         """The values of a row in the binlog."""
-        found = []
+        row = []
         for name, convert in self._converters:
             value = values.get(name)
-            found.append(value if value is None or convert is None else convert(value))
-        return found
+            row.append(value if value is None or convert is None else convert(value))
+        return row
 
     def key(self, row: Sequence[Any]) -> tuple[Any, ...]:
         names = self.shape.columns.names
@@ -56,8 +56,8 @@ class _FollowedMysqlTable:
     @property
     def query(self) -> str:
         """Selects all rows, with the existing columns in the order of the log."""
-        there = {column.name: column.query for column in self.columns}
-        listed = ", ".join(there.get(name, "NULL") for name in self.shape.columns.names)
+        queries = {column.name: column.query for column in self.columns}
+        listed = ", ".join(queries.get(name, "NULL") for name in self.shape.columns.names)
         return f"SELECT {listed} FROM {quoted(self.place[0])}.{quoted(self.place[1])}"
 
     def arrow(self, rows: Sequence[Sequence[Any]]) -> pa.Table:
@@ -66,8 +66,8 @@ class _FollowedMysqlTable:
         for field, (_, convert), values in zip(
             self.shape.columns, self._converters, zip(*rows, strict=True), strict=True
         ):
-            made = values if convert is None else [None if value is None else convert(value) for value in values]
-            columns.append(pa.array(made, field.type))
+            converted = values if convert is None else [None if value is None else convert(value) for value in values]
+            columns.append(pa.array(converted, field.type))
         return pa.Table.from_arrays(columns, schema=self.shape.columns)
 
 
@@ -85,11 +85,11 @@ class MyReader(TableReader):
     ) -> None:
         self._server, self._number = server, number
         self._places, self._shapes = dict(places), dict(shapes)
-        said = after or {}
-        self._identity: str = said.get("server", "")
-        self._place = BinlogPosition.of(said["file"], said["offset"]) if after else None
-        self._whole: set[str] = set(said.get("tables", ()))
-        self._from = {name: BinlogPosition.of(*place) for name, place in said.get("from", {}).items()}
+        position = after or {}
+        self._identity: str = position.get("server", "")
+        self._place = BinlogPosition.of(position["file"], position["offset"]) if after else None
+        self._whole: set[str] = set(position.get("tables", ()))
+        self._from = {name: BinlogPosition.of(*place) for name, place in position.get("from", {}).items()}
         self._tables: dict[str, _FollowedMysqlTable] = {}
         self._binlog: Binlog | None = None
         self._held: Transaction | None = None
@@ -105,14 +105,14 @@ class MyReader(TableReader):
 
     def lag(self) -> int | None:
         """Bytes of the binlog."""
-        at, found = self._lag
+        at, lag = self._lag
         if self._place is not None and time.monotonic() - at > _LAG_SECONDS:
             with self._server.session() as session:
                 later = [size - 4 for place, size in session.logs() if place.number > self._place.number]
                 own = [size for place, size in session.logs() if place.number == self._place.number]
-            found = sum(later) + sum(size - self._place.offset for size in own)
-            self._lag = (time.monotonic(), found)
-        return found
+            lag = sum(later) + sum(size - self._place.offset for size in own)
+            self._lag = (time.monotonic(), lag)
+        return lag
 
     def close(self) -> None:
         self._work = iter(())
@@ -132,49 +132,49 @@ class MyReader(TableReader):
             yield from self._snapshot(missing)
 
     def _check_server(self, session: Session) -> None:
-        found = session.identity()
-        if self._identity and found != self._identity:
+        identity = session.identity()
+        if self._identity and identity != self._identity:
             raise ProjectError(
                 "binlog-other-server",
                 f"{self._server.address} is not the server that was captured so far ({self._identity})",
                 hint="its binlog has other positions: remove the table's log to start with a new snapshot",
                 exit_code=Exit.CONFLICT,
             )
-        self._identity = found
+        self._identity = identity
         place = self._place
-        if place is not None and place.file not in {one.file for one, _ in session.logs()}:
+        if place is not None and place.file not in {log.file for log, _ in session.logs()}:
             raise binlog_missing(self._server.address, f"there is no {place.file} any more")
 
     def _described(self, session: Session, place: TableName) -> Described:
-        found = session.describe(*place)
-        if found is None:
+        description = session.describe(*place)
+        if description is None:
             raise ProjectError(
                 "mysql-table-missing",
                 f"there is no table '{place[1]}' in database '{place[0]}' of {self._server.address} any more",
                 hint="create it again, or remove it from the project",
                 exit_code=Exit.TRANSIENT,
             )
-        return found
+        return description
 
-    def _followed(self, name: str, found: Described) -> _FollowedMysqlTable:
+    def _followed(self, name: str, description: Described) -> _FollowedMysqlTable:
         """A table with the columns of its log; columns that were added since appear in the binlog."""
         shape = self._shapes.get(name)
         if shape is None or (name not in self._whole):
-            shape = self._widened(name, found)
+            shape = self._widened(name, description)
         self._shapes[name] = shape
-        return _FollowedMysqlTable(name, self._places[name], shape, found.columns)
+        return _FollowedMysqlTable(name, self._places[name], shape, description.columns)
 
-    def _widened(self, name: str, found: Described) -> TableShape:
+    def _widened(self, name: str, description: Described) -> TableShape:
         """The columns of the log, then the new ones."""
         known = self._shapes.get(name)
         if known is None:
-            return found.shape
-        for field in found.shape.columns:
+            return description.shape
+        for field in description.shape.columns:
             if field.name in known.columns.names and known.columns.field(field.name).type != field.type:
                 raise _changed(name, f"column '{field.name}' was {known.columns.field(field.name).type}", field.type)
-        if found.shape.key and found.shape.key != known.key:
-            raise _changed(name, f"the key was {', '.join(known.key)}", ", ".join(found.shape.key))
-        more = [field for field in found.shape.columns if field.name not in known.columns.names]
+        if description.shape.key and description.shape.key != known.key:
+            raise _changed(name, f"the key was {', '.join(known.key)}", ", ".join(description.shape.key))
+        more = [field for field in description.shape.columns if field.name not in known.columns.names]
         return TableShape(pa.schema([*known.columns, *more]), known.key)
 
     def _snapshot(self, names: Sequence[str]) -> Iterator[CapturedBatch]:
@@ -245,13 +245,13 @@ class MyReader(TableReader):
         shapes, again = {}, []
         with self._server.session() as session:
             for name in touched:
-                found, known = self._described(session, self._places[name]), self._tables[name]
-                widened = self._widened(name, found)
+                description, known = self._described(session, self._places[name]), self._tables[name]
+                widened = self._widened(name, description)
                 self._shapes[name] = widened
-                self._tables[name] = _FollowedMysqlTable(name, known.place, widened, found.columns)
+                self._tables[name] = _FollowedMysqlTable(name, known.place, widened, description.columns)
                 if widened != known.shape:
                     shapes[name] = widened
-                if _needs_snapshot(statement, found, known):
+                if _needs_snapshot(statement, description, known):
                     again.append(name)
         self._whole -= set(again)
         if again:
@@ -260,28 +260,28 @@ class MyReader(TableReader):
 
     def _position(self) -> Position:
         assert self._place is not None
-        found: dict[str, Any] = {
+        position: dict[str, Any] = {
             "server": self._identity,
             "file": self._place.file,
             "offset": self._place.offset,
             "tables": sorted(self._whole),
         }
         if self._from:
-            found["from"] = {name: [place.file, place.offset] for name, place in self._from.items()}
-        return found
+            position["from"] = {name: [place.file, place.offset] for name, place in self._from.items()}
+        return position
 
 
 def _nothing(_value: Any) -> None:
     return None
 
 
-def _needs_snapshot(statement: Statement, found: Described, known: _FollowedMysqlTable) -> bool:
+def _needs_snapshot(statement: Statement, description: Described, known: _FollowedMysqlTable) -> bool:
     """Whether rows may have changed without events."""
     if statement.verb in ("CREATE", "DROP"):
         return statement.has("TABLE") and not statement.has("INDEX", "TRIGGER", "VIEW", "TEMPORARY")
     if statement.verb == "RENAME" or statement.has(*_REWRITES):
         return True
-    added = [column for column in found.columns if column.name not in known.shape.columns.names]
+    added = [column for column in description.columns if column.name not in known.shape.columns.names]
     return not all(column.appears_empty for column in added)
 
 
@@ -307,15 +307,15 @@ def _changed_rows(table: _FollowedMysqlTable, event: Any, server: MyServer) -> I
 
 def _values(table: _FollowedMysqlTable, row: Mapping[str, Any], values: str, reasons: str) -> Mapping[str, Any]:
     """The values of a row by column, with those that the library leaves out."""
-    found: dict[str, Any] = row[values]
+    by_name: dict[str, Any] = row[values]
     for name, reason in row[reasons].items():
         if reason == NONE_SOURCE.EMPTY_SET:
-            found[name] = set()
+            by_name[name] = set()
         elif reason in (NONE_SOURCE.COLS_BITMAP, NONE_SOURCE.JSON_PARTIAL_UPDATE) and name in table.shape.columns.names:
             raise ValueError(f"the event has no '{name}'")
-    if "UNKNOWN_COL0" in found:
+    if "UNKNOWN_COL0" in by_name:
         raise ValueError("the event does not name its columns")
-    return found
+    return by_name
 
 
 def _changed(name: str, was: str, now: Any) -> ProjectError:

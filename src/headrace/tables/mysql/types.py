@@ -64,14 +64,14 @@ class MyColumn:
 
     def arrow(self, table: str) -> pa.DataType:
         """The Arrow type; raises a ProjectError for a type that is not supported."""
-        found = self._number() or self._other()
-        if found is None:
+        kind = self._number() or self._other()
+        if kind is None:
             raise ProjectError(
                 "mysql-type",
                 f"column '{self.name}' of '{table}' is {self.column_type}, which is not supported",
                 hint="capture a table without it, or with a generated column of another type instead",
             )
-        return found
+        return kind
 
     def _number(self) -> pa.DataType | None:
         kind, unsigned = self.data_type, "unsigned" in self.column_type
@@ -103,7 +103,7 @@ class MyColumn:
         if kind == "bit":
             return _bits if (self.precision or 1) > 1 else lambda value: bool(_bits(value))
         if kind == "set":
-            return _members([one.replace("''", "'") for one in _MEMBER.findall(self.column_type)])
+            return _members([member.replace("''", "'") for member in _MEMBER.findall(self.column_type)])
         if kind == "binary":
             size = self.length or 0
             # the binlog omits trailing zeros
@@ -130,7 +130,7 @@ def _bits(value: Any) -> int:
 
 def _members(known: list[str]) -> Convert:
     """A set as MySQL writes it: in the order of its definition."""
-    return lambda value: value if isinstance(value, str) else ",".join(one for one in known if one in value)
+    return lambda value: value if isinstance(value, str) else ",".join(member for member in known if member in value)
 
 
 def _date(value: Any) -> date | None:
@@ -142,8 +142,8 @@ def _local(value: Any) -> datetime | None:
 
 
 def _instant(value: Any) -> datetime | None:
-    found = value.replace(tzinfo=UTC) if isinstance(value, datetime) else _NO_TIME
-    return None if found == _NO_TIME else found  # the smallest valid value is one second later
+    moment = value.replace(tzinfo=UTC) if isinstance(value, datetime) else _NO_TIME
+    return None if moment == _NO_TIME else moment  # the smallest valid value is one second later
 
 
 def _year(value: int) -> int:
@@ -171,9 +171,9 @@ def _decoded(value: Any) -> Any:
         case bytes():
             return value.decode()
         case dict():
-            return {_decoded(name): _decoded(one) for name, one in value.items()}
+            return {_decoded(name): _decoded(element) for name, element in value.items()}
         case list():
-            return [_decoded(one) for one in value]
+            return [_decoded(element) for element in value]
     return value
 
 

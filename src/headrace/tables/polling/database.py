@@ -52,21 +52,21 @@ class Database(ABC):
 
     def columns(self, table: PollingTable, declared: pa.Schema | None) -> pa.Schema:
         """The columns to read: those that are declared, which must be there, or all."""
-        found = dict(self.describe(table))
+        described = dict(self.describe(table))
         if declared is not None:
             for name in declared.names:
-                if name not in found:
-                    hint = did_you_mean(name, found, "columns")
+                if name not in described:
+                    hint = did_you_mean(name, described, "columns")
                     raise ProjectError("unknown-column", f"{table.label} has no column '{name}'", hint=hint)
             return declared
-        untold = [name for name, kind in found.items() if kind is None]
+        untold = [name for name, kind in described.items() if kind is None]
         if untold:
             raise ProjectError(
                 "table-columns-unknown",
                 f"{table.label}: the database does not tell the types of {', '.join(untold)}",
                 hint="declare them: columns: id bigint, status string",
             )
-        return pa.schema(list(found.items()))
+        return pa.schema(list(described.items()))
 
     def quoted(self, name: str) -> str:
         """A name as the database takes it whatever is in it."""
@@ -84,20 +84,20 @@ class Database(ABC):
         return ".".join(self.quoted(part) for part in str(table.table).split("."))
 
 
-def missing(label: str, said: str) -> ProjectError:
+def missing(label: str, reason: str) -> ProjectError:
     """The error for a missing table, column or database, or an invalid query."""
     return ProjectError(
         "polling-missing",
-        f"{label}: {said}",
+        f"{label}: {reason}",
         hint="fix `table`, `query` or `columns`, or create it",
         exit_code=Exit.NOT_FOUND,
     )
 
 
-def value_unfit(label: str, said: str) -> ProjectError:
+def value_unfit(label: str, reason: str) -> ProjectError:
     """The error for a value that its column cannot hold."""
     return ProjectError(
         "table-value",
-        f"{label}: {said}",
+        f"{label}: {reason}",
         hint="declare `columns` with a type that holds all values, fix the row, or convert it in a `query`",
     )

@@ -54,8 +54,8 @@ class _Polled:
             return {}
         if self.first:
             return {"first": True}
-        said = self.last if isinstance(self.last, int | float | None) else as_text(self.last)
-        return {"cursor": said, "column": self.source.cursor}
+        cursor = self.last if isinstance(self.last, int | float | None) else as_text(self.last)
+        return {"cursor": cursor, "column": self.source.cursor}
 
     def remember(self, cursor: Any, digest: int) -> None:
         """Store the digests of rows that the next poll reads again; rows come in the order of the cursor."""
@@ -82,7 +82,7 @@ class PollingReader(TableReader):
         self._database: Database = next(iter(tables.values())).connect(context)
         try:
             self._tables = [
-                self._polled(name, one, shapes[name], (after or {}).get(name)) for name, one in tables.items()
+                self._polled(name, table, shapes[name], (after or {}).get(name)) for name, table in tables.items()
             ]
         except BaseException:
             self._database.close()
@@ -114,9 +114,9 @@ class PollingReader(TableReader):
                 if now < begin:
                     return None
                 self._poll = self._polling([table for table in self._tables if table.due <= now])
-            found = next(self._poll, None)
-            if found is not None:
-                return found
+            batch = next(self._poll, None)
+            if batch is not None:
+                return batch
             self._poll = None
 
     def confirm(self, position: Position) -> None:
@@ -152,8 +152,8 @@ class PollingReader(TableReader):
         """Whether a table without a cursor has changed since the last poll: only then are its rows applied."""
         if table.source.cursor is not None or table.digest is None:
             return True
-        found = sum(_digest(row) for page in self._database.pages(*self._question(table)) for row in page)
-        return found != table.digest
+        digest = sum(_digest(row) for page in self._database.pages(*self._question(table)) for row in page)
+        return digest != table.digest
 
     def _asked(self, table: _Polled) -> Iterator[list[Row]]:
         cursor = table.source.cursor
@@ -251,8 +251,8 @@ def _arrow(table: _Polled, shape: TableShape, rows: list[Row]) -> pa.Table:
         try:
             columns.append(pa.array([convert(row[place]) for row in rows], column.type))
         except (UnfitValueError, pa.ArrowInvalid, OverflowError) as error:
-            said = f"column '{column.name}' is {column.type}: {error}"
-            raise value_unfit(table.source.label, said) from error
+            reason = f"column '{column.name}' is {column.type}: {error}"
+            raise value_unfit(table.source.label, reason) from error
     return pa.Table.from_arrays(columns, schema=shape.columns)
 
 
@@ -300,11 +300,11 @@ def _require_lookback(table: _Polled) -> None:
     kind = table.shape.columns.field(cursor).type
     fits = pa.types.is_temporal(kind) if isinstance(lookback, timedelta) else not pa.types.is_temporal(kind)
     if not fits or pa.types.is_string(kind):
-        wanted = "a duration, such as 1min" if pa.types.is_temporal(kind) else "a number"
+        expected = "a duration, such as 1min" if pa.types.is_temporal(kind) else "a number"
         raise ProjectError(
             "polling-lookback",
             f"{table.source.label}: `lookback` does not fit the cursor '{cursor}', which is {kind}",
-            hint=f"write {wanted}" if not pa.types.is_string(kind) else "declare the cursor as a time or a number",
+            hint=f"write {expected}" if not pa.types.is_string(kind) else "declare the cursor as a time or a number",
         )
 
 

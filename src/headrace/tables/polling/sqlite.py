@@ -113,8 +113,8 @@ class SqliteDatabase(Database):
 
 
 def _kind(declared: str) -> pa.DataType:
-    said = declared.upper()
-    decimal = _DECIMAL.search(said)
+    upper = declared.upper()
+    decimal = _DECIMAL.search(upper)
     if decimal:
         return pa.decimal128(min(38, int(decimal[1])), int(decimal[2] or 0))
-    return next((kind for part, kind in _KINDS if part in said), pa.string())
+    return next((kind for part, kind in _KINDS if part in upper), pa.string())

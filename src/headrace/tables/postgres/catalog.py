@@ -101,9 +101,9 @@ def find_table(connection: Connection, types: PostgresTypes, table: str, texts: 
             hint = did_you_mean(column, kinds, "columns")
             raise ProjectError("unknown-column", f"table {table} has no column '{column}' (texts)", hint=hint)
     key = tuple(column for (column,) in connection.execute(_IDENTITY, (number, identity)).fetchall())
-    found = PgTable(number, schema, name, kind == "p", identity, kinds, key)
-    _require_identity(found)
-    return found
+    described = PgTable(number, schema, name, kind == "p", identity, kinds, key)
+    _require_identity(described)
+    return described
 
 
 def dimensions(connection: Connection, number: int) -> dict[str, int]:
@@ -185,7 +185,7 @@ def require_server(connection: Connection, label: str, slot: str) -> None:
         (slot,),
     ).fetchone()
     assert row is not None
-    level, role, replicates, most, others = row
+    level, role, replicates, most, used = row
     if level != "logical":
         raise ProjectError(
             "wal-level",
@@ -194,10 +194,10 @@ def require_server(connection: Connection, label: str, slot: str) -> None:
         )
     if not replicates:
         raise no_replication(label, f'"{role}"')
-    if others + 1 >= most:
+    if used + 1 >= most:
         raise ProjectError(
             "slots-used-up",
-            f"{label}: {others} of max_replication_slots = {most} are taken, and two more are needed: one to stay, "
+            f"{label}: {used} of max_replication_slots = {most} are taken, and two more are needed: one to stay, "
             "one while rows are read",
             hint="drop an unused one (pg_replication_slots), or raise max_replication_slots and restart",
         )

@@ -175,13 +175,13 @@ class Transactions:
 
     def take(self) -> Portion:
         """All complete transactions since the last call."""
-        taken, self.whole = self.whole, Portion()
-        return taken
+        portion, self.whole = self.whole, Portion()
+        return portion
 
     def take_open(self) -> Portion:
         """The beginning of a transaction that is too large."""
-        taken, self.open = self.open, Portion(at=self.open.at)
-        return taken
+        portion, self.open = self.open, Portion(at=self.open.at)
+        return portion
 
     def _begin(self, data: bytes) -> None:
         final, clock, _ = _BEGIN.unpack_from(data)

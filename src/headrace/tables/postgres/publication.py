@@ -37,32 +37,32 @@ def keep_publication(connection: Connection, name: str, tables: Sequence[PgTable
                 hint="write another `slot` under the tables: all their rows are then read again",
             )
     if connection.execute(_OPTIONS, (name,)).fetchone() is None:
-        made = "CREATE PUBLICATION {} FOR TABLE {} WITH (publish_via_partition_root = true)"
-        connection.execute(sql.SQL(made).format(sql.Identifier(name), relations))
+        statement = "CREATE PUBLICATION {} FOR TABLE {} WITH (publish_via_partition_root = true)"
+        connection.execute(sql.SQL(statement).format(sql.Identifier(name), relations))
     elif members != {table.number for table in tables}:
         connection.execute(sql.SQL("ALTER PUBLICATION {} SET TABLE {}").format(sql.Identifier(name), relations))
 
 
 def require_publication(connection: Connection, name: str, tables: Sequence[PgTable]) -> None:
     """Refuse an existing publication that does not publish all changes of every table."""
-    found = connection.execute(_OPTIONS, (name,)).fetchone()
-    if found is None:
+    options = connection.execute(_OPTIONS, (name,)).fetchone()
+    if options is None:
         raise ProjectError(
             "publication-missing",
             f"there is no publication {name}",
             hint="create it, fix its name, or leave out `publication`: then one is created",
         )
-    every, all_kinds, via_root = found
+    every, all_kinds, via_root = options
     if not all_kinds:
         raise _unfit(name, "does not publish all of insert, update, delete and truncate", "SET (publish = '…')")
-    told = {row[0] for row in connection.execute(_TABLES, (name,)).fetchall()}
+    published = {row[0] for row in connection.execute(_TABLES, (name,)).fetchall()}
     filtered = {row[0] for row in connection.execute(_MEMBERS, (name,)).fetchall() if row[1]}
     for table in tables:
         relation = table.relation.as_string(connection)
         if table.partitioned and not via_root:
             why = f"tells the changes of {table.shown} by its partitions"
             raise _unfit(name, why, "SET (publish_via_partition_root = true)")
-        if not every and table.number not in told:
+        if not every and table.number not in published:
             raise _unfit(name, f"does not have table {table.shown}", f"ADD TABLE {relation}")
         if table.number in filtered:
             raise _unfit(name, f"leaves out rows or columns of table {table.shown}", f"SET TABLE {relation}")

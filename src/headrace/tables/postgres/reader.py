@@ -55,14 +55,14 @@ class WalPosition:
 
     @property
     def position(self) -> Position:
-        made: dict[str, Any] = {
+        position: dict[str, Any] = {
             "system": self.system,
             "lsn": None if self.lsn is None else lsn_text(self.lsn),
             "tables": dict(self.tables),
         }
         if self.within is not None:
-            made["within"] = [lsn_text(self.within[0]), self.within[1]]
-        return made
+            position["within"] = [lsn_text(self.within[0]), self.within[1]]
+        return position
 
     @classmethod
     def of(cls, position: Position) -> WalPosition:
@@ -138,8 +138,12 @@ class PostgresReader(TableReader):
         """Bytes of WAL that are still to be told, or to be handed out."""
         if self._side is None or self._place is None or self._place.lsn is None:
             return None
-        told = self._transactions
-        reached = self._place.lsn if told is None or told.whole else max(self._place.lsn, told.reached)
+        transactions = self._transactions
+        reached = (
+            self._place.lsn
+            if transactions is None or transactions.whole
+            else max(self._place.lsn, transactions.reached)
+        )
         with suppress(psycopg.Error):
             question = "SELECT (pg_current_wal_flush_lsn() - %s::pg_lsn)::int8"
             row = self._side.execute(question, (lsn_text(reached),)).fetchone()
@@ -147,9 +151,9 @@ class PostgresReader(TableReader):
         return None
 
     def close(self) -> None:
-        for one in (self._stream, self._snapshot, self._export, self._side):
-            if one is not None:
-                one.close()
+        for connection in (self._stream, self._snapshot, self._export, self._side):
+            if connection is not None:
+                connection.close()
         self._stream = self._snapshot = self._export = None
 
     @property
@@ -163,8 +167,8 @@ class PostgresReader(TableReader):
         side = self._side = self._server.connect()
         self._types = catalog.types_of(side)
         tables = {}
-        for name, wanted in self._wanted.items():
-            tables[name] = catalog.find_table(side, self._types, wanted.table, wanted.texts)
+        for name, followed in self._wanted.items():
+            tables[name] = catalog.find_table(side, self._types, followed.table, followed.texts)
             catalog.require_key(tables[name], self._key(name, tables[name]))
         _refuse_twice(tables)
         slot, system = catalog.find_slot(side, self._slot), catalog.system_of(side)
@@ -242,11 +246,11 @@ class PostgresReader(TableReader):
         if self._export is None:
             name = self._slot if first else f"headrace_{uuid.uuid4().hex}"
             self._export = Export(self._server.connect(replication=True), name, temporary=not first)
-        found = self._export.done(until)
-        if found is None:
+        exported = self._export.done(until)
+        if exported is None:
             return False
-        self._snapshot = TableSnapshot(self._server.connect(), found[0])
-        self._snapshot.take_over(found[1])
+        self._snapshot = TableSnapshot(self._server.connect(), exported[0])
+        self._snapshot.take_over(exported[1])
         self._export.close()
         self._export = None
         for name in self._pending:
@@ -265,11 +269,11 @@ class PostgresReader(TableReader):
         self._close_stream()
         if self._rows is None:
             self._rows = self._all_rows(snapshot)
-        taken = next(self._rows)
+        rows = next(self._rows)
         if not self._pending:
             snapshot.close()
             self._snapshot = self._rows = None
-        return taken
+        return rows
 
     def _all_rows(self, snapshot: TableSnapshot) -> Iterator[CapturedBatch]:
         for name in self._pending:
@@ -295,43 +299,43 @@ class PostgresReader(TableReader):
         """What the stream tells; up to a place, if there is one to stop at."""
         if self._stream is None:
             self._open_stream()
-        stream, told = self._stream, self._transactions
+        stream, transactions = self._stream, self._transactions
         assert stream is not None
-        assert told is not None
-        while len(told.whole.changes) < LIMIT and len(told.open.changes) < LIMIT:
+        assert transactions is not None
+        while len(transactions.whole.changes) < LIMIT and len(transactions.open.changes) < LIMIT:
             data = stream.message()
             if data is not None:
-                told.feed(data)
-                if stop is not None and told.final is not None and told.final >= stop:
-                    return self._stopped(told, stop)
+                transactions.feed(data)
+                if stop is not None and transactions.final is not None and transactions.final >= stop:
+                    return self._stopped(transactions, stop)
                 continue
-            if told.final is None:
-                told.reached = max(told.reached, stream.server_at)
-                if stop is not None and told.reached >= stop:
-                    return self._stopped(told, stop)
+            if transactions.final is None:
+                transactions.reached = max(transactions.reached, stream.server_at)
+                if stop is not None and transactions.reached >= stop:
+                    return self._stopped(transactions, stop)
             left = until - time.monotonic()
-            if told.whole or left <= 0:
+            if transactions.whole or left <= 0:
                 break
             stream.wait(left)
-        return self._told(told)
+        return self._told(transactions)
 
-    def _told(self, told: Transactions) -> CapturedBatch | None:
+    def _told(self, transactions: Transactions) -> CapturedBatch | None:
         assert self._place is not None
         assert self._place.lsn is not None
-        if told.whole:
-            return self._taken(told.take(), told.reached)
-        if len(told.open.changes) >= LIMIT:
-            assert told.final is not None
-            place = replace(self._place, within=(told.final, told.count))
-            return self._taken(told.take_open(), self._place.lsn, place)
-        if told.reached > self._place.lsn and self._is_move_due():
+        if transactions.whole:
+            return self._taken(transactions.take(), transactions.reached)
+        if len(transactions.open.changes) >= LIMIT:
+            assert transactions.final is not None
+            place = replace(self._place, within=(transactions.final, transactions.count))
+            return self._taken(transactions.take_open(), self._place.lsn, place)
+        if transactions.reached > self._place.lsn and self._is_move_due():
             self._require_tables()
-            return self._taken(Portion(), told.reached)
+            return self._taken(Portion(), transactions.reached)
         return None
 
     def _is_move_due(self) -> bool:
-        asked = self._stream is not None and self._stream.is_asked
-        return asked or time.monotonic() - self._moved >= _MOVE_SECONDS
+        requested = self._stream is not None and self._stream.is_asked
+        return requested or time.monotonic() - self._moved >= _MOVE_SECONDS
 
     def _require_tables(self) -> None:
         """A table that is dropped tells nothing, and one that is made in its place is not published."""
@@ -339,9 +343,9 @@ class PostgresReader(TableReader):
         if not catalog.are_there(self._side, [table.number for table in self._tables.values()]):
             raise service_unavailable(self._server.label, "a table was dropped")
 
-    def _stopped(self, told: Transactions, stop: int) -> CapturedBatch:
+    def _stopped(self, transactions: Transactions, stop: int) -> CapturedBatch:
         """All before the place where a snapshot was made."""
-        return self._taken(told.take(), stop)
+        return self._taken(transactions.take(), stop)
 
     def _taken(self, portion: Portion, lsn: int, place: WalPosition | None = None) -> CapturedBatch:
         assert self._place is not None

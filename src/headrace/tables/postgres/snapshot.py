@@ -103,13 +103,13 @@ class TableSnapshot:
 def _table(name: str, table: PgTable, shape: TableShape, text: bytes) -> pa.Table:
     """The rows with the columns of the shape; dropped columns are null."""
     columns = _texts(list(table.columns), text)
-    made = []
+    columns_read = []
     for column in shape.columns:
         if column.name in table.columns:
-            made.append(_column(name, table.columns[column.name], columns, column.name, shape.key))
+            columns_read.append(_column(name, table.columns[column.name], columns, column.name, shape.key))
         else:
-            made.append(pa.nulls(columns.num_rows, column.type))
-    return pa.table(made, schema=shape.columns)
+            columns_read.append(pa.nulls(columns.num_rows, column.type))
+    return pa.table(columns_read, schema=shape.columns)
 
 
 def _texts(names: list[str], text: bytes) -> pa.Table:

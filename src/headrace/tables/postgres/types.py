@@ -141,8 +141,8 @@ def _timestamp(text: str) -> datetime:
 
 
 def _moment(text: str) -> datetime:
-    found = _timestamp(text)
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
+    moment = _timestamp(text)
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 def _bytes(text: str) -> bytes:

@@ -120,12 +120,12 @@ class PushReader(TableReader):
             self._first, self._other = frozenset(), {}
             return begun
         deadline = time.monotonic() + seconds
-        while (taken := self._take()) is None:
+        while (batch := self._take()) is None:
             left = deadline - time.monotonic()
             if left <= 0:
                 return None
             time.sleep(min(self._look, left))
-        return taken
+        return batch
 
     def _take(self) -> CapturedBatch | None:
         changes: list[RowChange] = []

@@ -54,9 +54,9 @@ class PushRows:
 
     def _several(self, document: Mapping[str, Any]) -> tuple[list[Any], list[str]]:
         changes = document["changes"]
-        others = sorted(set(document) - {"changes"})
-        if others:
-            raise _refused(f"beside 'changes' there is '{others[0]}'", 'send one change, or {"changes": […]}')
+        unknown = sorted(set(document) - {"changes"})
+        if unknown:
+            raise _refused(f"beside 'changes' there is '{unknown[0]}'", 'send one change, or {"changes": […]}')
         if not isinstance(changes, list) or not changes:
             raise _refused("'changes' is not a list of changes", '{"changes": [{"op": "upsert", "row": {…}}]}')
         return changes, [f"changes[{number}]." for number in range(len(changes))]
@@ -76,8 +76,8 @@ class PushRows:
             raise _refused(f"{place}row is not an object", f"columns: {', '.join(self._names)}")
         self._check(row, f"{place}row.")
         content = _encode({name: row[name] for name in self._key} if _OPS[op] is Op.DELETE else row)
-        given = change.get("id")
-        name = None if given is None else _checked_id(given, f"{place}id")
+        change_id = change.get("id")
+        name = None if change_id is None else _checked_id(change_id, f"{place}id")
         id = None if name is None else id_of(name, b"%d%b" % (_OPS[op], content), request=False)
         return InboxEntry(_OPS[op], content, id)
 
@@ -101,9 +101,9 @@ def _refuse_twice(ids: Sequence[Any]) -> None:
         raise _refused("two changes of one request have the same id", "every change has an id of its own")
 
 
-def _checked_id(given: Any, place: str) -> str:
-    if isinstance(given, str) and 0 < len(given) <= _LONGEST_ID:
-        return given
+def _checked_id(value: Any, place: str) -> str:
+    if isinstance(value, str) and 0 < len(value) <= _LONGEST_ID:
+        return value
     raise _refused(f"{place} is not a text of 1 to {_LONGEST_ID} characters", "a UUID will do")
 
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from headrace.core.errors import ProjectError
-from headrace.engine.spark.class_archive import java_options
+from headrace.engine.spark.class_archive import archive_options
 from headrace.engine.spark.jars import pyspark_home, require_java
-from headrace.engine.spark.java_helpers import own_jar
+from headrace.engine.spark.java_helpers import helpers_jar
 from headrace.testing.services.daemon import Daemon, await_true
 from headrace.testing.services.ports import HOST
 from headrace.testing.services.probe import http_get
@@ -53,10 +53,10 @@ class Spark(Service):
         # Off: the submission server on its fixed port, and moving on to the next port when one is taken.
         options = {
             "SPARK_DAEMON_MEMORY": "256m",
-            "SPARK_DAEMON_JAVA_OPTS": " ".join([*_DAEMON_OPTIONS, *java_options()]),
+            "SPARK_DAEMON_JAVA_OPTS": " ".join([*_DAEMON_OPTIONS, *archive_options()]),
         }
         # The classes that drivers have in an archive: it fits their class path only.
-        return {**inherited, **options, "SPARK_DAEMON_CLASSPATH": str(own_jar()), "SPARK_LOCAL_IP": HOST}
+        return {**inherited, **options, "SPARK_DAEMON_CLASSPATH": str(helpers_jar()), "SPARK_LOCAL_IP": HOST}
 
     def answers(self) -> bool:
         """Whether the master is the leader."""

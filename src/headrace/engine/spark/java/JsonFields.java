@@ -14,8 +14,8 @@ import java.util.List;
 import java.util.Map;
 import org.apache.spark.sql.api.java.UDF1;
 
-/** Fields of JSON objects as texts, as the step `fields` reads them in Python, in one pass over the bytes. Spark's own
-    `from_json` makes a reader with buffers of its own for every document, and rows of what it finds. */
+/** Reads fields of JSON objects as texts, with the results of the step `fields` in Python, in one pass over the bytes.
+    Spark's `from_json` creates a parser with buffers and a row for every document. */
 public final class JsonFields implements UDF1 {
     private static final JsonFactory JSON = factory();
     private static final int BYTE_ORDER_MARK = 0xEF;
@@ -23,7 +23,7 @@ public final class JsonFields implements UDF1 {
     private final Node root = new Node();
     private final int count;
 
-    /** Paths are lists of names. */
+    /** A path is a list of names. */
     public JsonFields(List paths) {
         count = paths.size();
         for (int place = 0; place < count; place++) {
@@ -38,14 +38,14 @@ public final class JsonFields implements UDF1 {
     }
 
     private static JsonFactory factory() {
-        JsonFactory made = new JsonFactory();
-        made.configure(JsonFactory.Feature.INTERN_FIELD_NAMES, false);
-        made.configure(JsonFactory.Feature.FAIL_ON_SYMBOL_HASH_OVERFLOW, false);
-        return made.setStreamReadConstraints(StreamReadConstraints.builder().maxStringLength(Integer.MAX_VALUE)
+        JsonFactory factory = new JsonFactory();
+        factory.configure(JsonFactory.Feature.INTERN_FIELD_NAMES, false);
+        factory.configure(JsonFactory.Feature.FAIL_ON_SYMBOL_HASH_OVERFLOW, false);
+        return factory.setStreamReadConstraints(StreamReadConstraints.builder().maxStringLength(Integer.MAX_VALUE)
             .maxNumberLength(Integer.MAX_VALUE).maxNameLength(Integer.MAX_VALUE).build());
     }
 
-    /** A text for each path; nothing in any place for what is no JSON object. */
+    /** One text per path; only nulls if the document is not a JSON object. */
     public Object call(Object document) {
         byte[] text = (byte[]) document;
         byte[][] found = text == null ? null : read(text);
@@ -72,12 +72,12 @@ public final class JsonFields implements UDF1 {
                 parser.close();
             }
         } catch (IOException error) {
-            // no JSON
+            // not JSON
         }
         return null;
     }
 
-    /** Whether it begins in a way that the parser would take for another encoding; no JSON does. */
+    /** Whether it begins with bytes that the parser would take for another encoding; no valid JSON does. */
     private static boolean hasOtherEncoding(byte[] text) {
         for (int place = 0; place < text.length && place < 4; place++) {
             if (text[place] == 0) {
@@ -87,7 +87,7 @@ public final class JsonFields implements UDF1 {
         return text.length > 0 && (text[0] & 0xFF) >= BYTE_ORDER_MARK;
     }
 
-    /** Whether half of a character is escaped in it, which the parser lets through, and which no text can hold. */
+    /** Whether it has an escaped lone surrogate, which the parser accepts and which is not a valid text. */
     private static boolean hasLoneSurrogate(byte[] bytes) {
         String text = new String(bytes, StandardCharsets.ISO_8859_1);
         if (text.indexOf("\\ud") < 0 && text.indexOf("\\uD") < 0) {
@@ -111,13 +111,13 @@ public final class JsonFields implements UDF1 {
         return high >= 0;
     }
 
-    /** What four digits stand for; what is none the parser finds. */
+    /** The value of four hexadecimal digits; the parser refuses other characters. */
     private static int code(String text, int place) {
-        int made = 0;
+        int code = 0;
         for (int digit = place; digit < place + 4; digit++) {
-            made = made * 16 + Math.max(0, Character.digit(text.charAt(digit), 16));
+            code = code * 16 + Math.max(0, Character.digit(text.charAt(digit), 16));
         }
-        return made;
+        return code;
     }
 
     private static void read(JsonParser parser, Node node, byte[] text, byte[][] found) throws IOException {
@@ -128,8 +128,8 @@ public final class JsonFields implements UDF1 {
                 parser.skipChildren();
                 continue;
             }
-            // of a name that is there twice the last one counts
-            wanted.forget(found);
+            // of a duplicate name the last value counts
+            wanted.clear(found);
             if (token == JsonToken.START_OBJECT || token == JsonToken.START_ARRAY) {
                 int start = (int) parser.currentTokenLocation().getByteOffset();
                 if (token == JsonToken.START_OBJECT && !wanted.inner.isEmpty()) {
@@ -146,19 +146,19 @@ public final class JsonFields implements UDF1 {
         }
     }
 
-    /** Line breaks are only ever between tokens: strings have them escaped. */
+    /** Removes line breaks, which are only between tokens: in strings they are escaped. */
     private static byte[] onOneLine(byte[] text, int start, int end) {
-        byte[] made = new byte[end - start];
+        byte[] line = new byte[end - start];
         int length = 0;
         for (int place = start; place < end; place++) {
             if (text[place] != '\n' && text[place] != '\r') {
-                made[length++] = text[place];
+                line[length++] = text[place];
             }
         }
-        return length == made.length ? made : Arrays.copyOf(made, length);
+        return length == line.length ? line : Arrays.copyOf(line, length);
     }
 
-    /** What is wanted of a value: itself, in some places, and members of it. */
+    /** A name in the tree of paths: the results that get its value, and the names below it. */
     private static final class Node implements Serializable {
         private final Map inner = new HashMap();
         private int[] places = new int[0];
@@ -178,10 +178,10 @@ public final class JsonFields implements UDF1 {
             }
         }
 
-        private void forget(byte[][] found) {
+        private void clear(byte[][] found) {
             put(found, null);
             for (Iterator nodes = inner.values().iterator(); nodes.hasNext();) {
-                ((Node) nodes.next()).forget(found);
+                ((Node) nodes.next()).clear(found);
             }
         }
     }

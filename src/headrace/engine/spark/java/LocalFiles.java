@@ -17,8 +17,8 @@ import org.apache.hadoop.fs.RawLocalFileSystem;
 import org.apache.hadoop.fs.local.LocalConfigKeys;
 import org.apache.hadoop.fs.permission.FsPermission;
 
-/** Hadoop's local files, except that Java sets permissions and looks at links: without its native library Hadoop starts
-    a process for each of that, `chmod` or `readlink`, six of them for every file of a checkpoint. */
+/** Hadoop's local file system, except that Java sets permissions and reads links. Without its native library Hadoop
+    starts a process for each of these, `chmod` or `readlink`: six for every file of a checkpoint. */
 public class LocalFiles extends LocalFileSystem {
     public LocalFiles() {
         super(new Raw());
@@ -27,7 +27,7 @@ public class LocalFiles extends LocalFileSystem {
     public static class Raw extends RawLocalFileSystem {
         public void setPermission(Path path, FsPermission permission) throws IOException {
             String text = permission.toString();
-            if (permission.getStickyBit()) {  // Java has no word for it
+            if (permission.getStickyBit()) {  // not supported by Java
                 super.setPermission(path, permission);
             } else {
                 Files.setPosixFilePermissions(pathToFile(path).toPath(), PosixFilePermissions.fromString(text));
@@ -40,7 +40,7 @@ public class LocalFiles extends LocalFileSystem {
         }
     }
 
-    /** The same for Hadoop's other interface, by which checkpoints and commits of tables are written. */
+    /** The same for Hadoop's FileContext interface, which writes checkpoints and commits of tables. */
     public static class Context extends ChecksumFs {
         public Context(URI uri, Configuration conf) throws IOException, URISyntaxException {
             super(new RawContext(conf));
@@ -65,7 +65,7 @@ public class LocalFiles extends LocalFileSystem {
         }
 
         public boolean isValidName(String name) {
-            return true;  // Hadoop's own way to say that a local file may have any name
+            return true;  // as Hadoop's own class: a local file may have any name
         }
     }
 }

@@ -4,12 +4,11 @@ import java.util.Iterator;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 
-/** A loader that remembers which classes are not there. The compiler of Spark's generated code, and who reaches Java
-    from Python, ask for many names that are none, over and over, and each time Java looks for them in all of its three
-    hundred jars. The jars of the loader that is asked do not change any more; those that come later have loaders of
-    their own, whose parent this one is. */
-public final class Classes extends ClassLoader {
-    private static final int MOST = 100000;
+/** A class loader that caches which classes are missing. The compiler of Spark's generated code and Py4J look up many
+    names that are not classes, again and again, and Java then searches all of its three hundred jars each time. The
+    jars of the parent loader do not change any more; jars that are added later have loaders with this one as parent. */
+public final class MissingClassCache extends ClassLoader {
+    private static final int MAX_NAMES = 100000;
 
     static {
         registerAsParallelCapable();
@@ -17,21 +16,21 @@ public final class Classes extends ClassLoader {
 
     private final Set missing = ConcurrentHashMap.newKeySet();
 
-    private Classes(ClassLoader parent) {
+    private MissingClassCache(ClassLoader parent) {
         super(parent);
     }
 
-    /** Have all threads ask it that ask the same loader as this one, and with them all that they start. */
+    /** Set it as the loader of all threads that have the same loader as the current one. Threads inherit it. */
     public static void install() {
-        ClassLoader known = Thread.currentThread().getContextClassLoader();
-        if (known instanceof Classes) {
+        ClassLoader parent = Thread.currentThread().getContextClassLoader();
+        if (parent instanceof MissingClassCache) {
             return;
         }
-        ClassLoader remembering = new Classes(known);
+        ClassLoader cache = new MissingClassCache(parent);
         for (Iterator threads = Thread.getAllStackTraces().keySet().iterator(); threads.hasNext();) {
             Thread thread = (Thread) threads.next();
-            if (thread.getContextClassLoader() == known) {
-                thread.setContextClassLoader(remembering);
+            if (thread.getContextClassLoader() == parent) {
+                thread.setContextClassLoader(cache);
             }
         }
     }
@@ -43,7 +42,7 @@ public final class Classes extends ClassLoader {
         try {
             return getParent().loadClass(name);
         } catch (ClassNotFoundException error) {
-            if (missing.size() >= MOST) {
+            if (missing.size() >= MAX_NAMES) {
                 missing.clear();
             }
             missing.add(name);
@@ -51,7 +50,7 @@ public final class Classes extends ClassLoader {
         }
     }
 
-    /** Without a trace, which costs more than everything else here, and which nobody looks at. */
+    /** Without a stack trace, which costs more than everything else here and is never used. */
     private static final class Missing extends ClassNotFoundException {
         Missing(String name) {
             super(name);
