@@ -61,7 +61,7 @@ def test_the_plan_says_what_comes_first(tmp_path: Path) -> None:
         ("backfill: {lake: a, dates: '2026-01-01,2026-01-02'}", "event_time: at", "", "folders of 'files'"),
         ("backfill: {files: a, dates: yesterday}", "event_time: at", "", "start,end"),
         (UNTIL, "", "", "needs an 'event_time'"),
-        (UNTIL, "event_time: at", ", start: latest", "`start` has no meaning"),
+        (UNTIL, "event_time: at", ", start: latest", "`start` must not be set"),
     ],
 )
 def test_what_makes_no_sense_is_refused(tmp_path: Path, backfill: str, event_time: str, start: str, said: str) -> None:
