@@ -115,7 +115,7 @@ def test_says_what_a_change_means(begun: Path, headrace: Run) -> None:
     assert ": safe\n    conditions changed from amount > 10 to amount > 20: from now on" in ran.out
     change(begun, "topic: orders}", "topic: bookings}")
     ran = headrace("plan", begun)
-    assert (ran.code, "needs a new generation\n    input orders read" in ran.out) == (0, True)
+    assert (ran.code, "needs a new generation\n    input orders changed from" in ran.out) == (0, True)
     (flow,) = headrace("plan", begun, "--json").data["flows"]
     assert flow["change"]["verdict"] == "new_generation"
 
@@ -174,7 +174,7 @@ def test_run_makes_the_generation_that_is_asked_for(
     generations = StateDir(begun / ".headrace").generations("big")
     old, new = generations.all()
     assert generations.current() == new
-    assert (new.manifest.parent, new.manifest.reason[:33]) == (old.id, "changed: input orders read kafka:")
+    assert (new.manifest.parent, new.manifest.reason[:34]) == (old.id, "changed: input orders changed from")
     assert headrace("plan", begun, "--json").data["flows"][0]["change"]["verdict"] == "first"
 
 

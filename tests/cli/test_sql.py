@@ -110,7 +110,7 @@ def test_csv_and_tables_have_nested_values_as_json_and_hide_secrets(capsys: pyte
         (["SELECT 1", "--format", "xml"], 2, "format 'xml'"),
         (["--file", "nowhere.sql"], 4, "[missing-file]"),
         (["--file", "latin.sql"], 1, "[file-unreadable]"),
-        (["SELECT 1", "--file", "latin.sql"], 2, "given twice"),
+        (["SELECT 1", "--file", "latin.sql"], 2, "exclude each other"),
     ],
 )
 def test_what_is_refused(

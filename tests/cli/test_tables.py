@@ -82,7 +82,7 @@ def test_a_table_is_shown_as_its_log_has_it(root: Path, context: Context, headra
     assert (found["newest"], found["position"]) == ("2026-05-01T00:00:00+00:00", {"orders": 4})
     lines = headrace("tables", "show", "orders", "-p", root).out.splitlines()
     assert lines[:2] == ["orders: not followed", "  What people bought"]
-    assert "  rows: 2, at 1 of its log" in lines
+    assert "  rows: 2, at sequence 1 of its log" in lines
 
 
 def test_what_the_capture_says_is_shown_while_it_lives(root: Path, context: Context, headrace: Run) -> None:

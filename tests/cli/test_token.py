@@ -99,7 +99,7 @@ def test_what_cannot_be_made(arguments: list[str], code: str, cinema: Path, head
 def test_what_does_not_fit_the_endpoints_is_told(cinema: Path, headrace: Run) -> None:
     arguments = ["--endpoint", "film", "--endpoint", "films=nme", "--filter", 'films={"reigon": "EU"}']
     said = headrace("token", "create", cinema, *arguments).err
-    assert "there is no endpoint 'film' yet; did you mean 'films'?" in said
+    assert "endpoint 'film' does not exist yet; did you mean 'films'?" in said
     assert "'films' has no column 'nme'" in said
     assert "has no column 'reigon'" in said
 

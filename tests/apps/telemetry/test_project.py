@@ -9,6 +9,7 @@ import pytest
 from apps.telemetry.generator import Generator, fate_of
 from tests.apps.telemetry.application import APP
 
+from headrace.core.capabilities import endpoint_of, sink_of_flow
 from headrace.core.errors import ProjectErrors
 from headrace.plan.feeds import flow_feeds, flow_waits
 from headrace.plan.planner import make_plan
@@ -45,11 +46,11 @@ def test_every_report_with_an_endpoint_is_on_a_dashboard() -> None:
     project = load(APP, environment={})
     make_plan(project)
     reports = {
-        sink.endpoint
+        endpoint_of(sink)
         for name, flow in project.spec.flows.items()
         if flow.over == "all"
-        for sink in (one.of_flow(name) for one in flow.sinks)
-        if sink.endpoint is not None
+        for sink in (sink_of_flow(sink, name) for sink in flow.sinks)
+        if endpoint_of(sink) is not None
     }
     assert reports == {chart.endpoint for one in project.spec.dashboards.values() for chart in one.charts}
 

@@ -94,7 +94,7 @@ def _describe(project: Project, name: str, *, query_source: bool = False) -> dic
         "key": spec.key if shape is None else list(shape.key),
         "state": reported["state"]
         if reported is not None and live
-        else "not captured"
+        else "not followed"
         if log.end()
         else "nothing read yet",
         "reason": reported["reason"] if reported is not None and live else None,
