@@ -18,6 +18,7 @@ import psutil
 import pytest
 from hypothesis import HealthCheck, settings
 
+from headrace.core.context import Context
 from headrace.core.errors import ProjectError
 from headrace.testing.services import S3, Kafka, OpenSearch, Service
 
@@ -213,3 +214,9 @@ def topic(kafka: Kafka) -> Callable[..., str]:
 def state(tmp_path: Path) -> str:
     """A folder for the state of flows."""
     return str(tmp_path / "state")
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> Context:
+    """A project in an empty folder."""
+    return Context(tmp_path, str(tmp_path / "state"))

@@ -46,11 +46,6 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[DescriptorServer]:
         yield running
 
 
-@pytest.fixture
-def context(tmp_path: Path) -> Context:
-    return Context(tmp_path, str(tmp_path / "state"))
-
-
 def form(server: DescriptorServer, **options: Any) -> ProtobufFormat:
     registry = {"url": server.url, "timeout": "2s", **options}
     return ProtobufFormat.model_validate({"message": "shop.Order", "descriptors": registry})

@@ -15,11 +15,11 @@ from typing import Any
 import grpc
 import pytest
 import redis
+from tests.errors import code_of
 from tests.processors.conftest import StepDesk
 from tests.processors.test_grpc import Customers
 from tests.processors.test_grpc import step as grpc_step
 
-from headrace.core.errors import ProjectError
 from headrace.processors.http import Http
 from headrace.processors.redis import RedisEnricher as RedisStep
 from headrace.testing.services import Redis
@@ -68,12 +68,6 @@ def https(here: StepDesk) -> Iterator[str]:
     server.shutdown()
     server.server_close()
     thread.join()
-
-
-def code_of(call: Any) -> str:
-    with pytest.raises(ProjectError) as caught:
-        call()
-    return caught.value.code
 
 
 def test_https(https: str, here: StepDesk) -> None:

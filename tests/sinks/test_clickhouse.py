@@ -10,12 +10,12 @@ import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 from tests.conftest import unavailable
+from tests.errors import code_of
 from tests.sinks.conftest import Desk, Stage
 from tests.sinks.trials import Trial, running
 
 from headrace.core.capabilities import Candidate, Rewind
 from headrace.core.context import Context
-from headrace.core.errors import ProjectError
 from headrace.core.schema import from_ddl
 from headrace.sinks._refused import Report
 from headrace.sinks.clickhouse import ClickHouseSink
@@ -30,12 +30,6 @@ HERE = Context(Path("/project"), "state")
 def sink(**options: Any) -> ClickHouseSink:
     given = {"type": "clickhouse", "url": "http://127.0.0.1:1", "table": "orders", "retry_for": "100ms"}
     return ClickHouseSink.model_validate(given | options)
-
-
-def code_of(call: Any) -> str:
-    with pytest.raises(ProjectError) as caught:
-        call()
-    return caught.value.code
 
 
 def test_options_that_cannot_be() -> None:

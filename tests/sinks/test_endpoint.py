@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from tests.errors import code_of
 from tests.sinks.changes import KEY, LIFE, Row, frame, live
 from tests.sinks.conftest import Desk
 from tests.sinks.trials import Trial
@@ -27,12 +28,6 @@ from headrace.sinks.endpoint.net_changes import Change, net, net_batches
 
 def sink(**options: Any) -> EndpointSink:
     return EndpointSink.model_validate({"type": "endpoint", "name": "orders", "key": "id"} | options)
-
-
-def code_of(action: Callable[[], Any]) -> str:
-    with pytest.raises(ProjectError) as refused:
-        action()
-    return refused.value.code
 
 
 @pytest.fixture

@@ -13,10 +13,10 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
+from tests.errors import code_of
 from tests.sinks.trials import Trial
 
 from headrace.core.context import Batch, Context
-from headrace.core.errors import ProjectError
 from headrace.sinks import _publish
 from headrace.sinks.files import FilesSink
 
@@ -38,12 +38,6 @@ def names(root: Path) -> list[str]:
 def ids(root: Path) -> list[int]:
     folder = root / "out/orders"
     return sorted(ds.dataset(folder, format="parquet").to_table().column("id").to_pylist()) if folder.exists() else []
-
-
-def code_of(action: Callable[[], Any]) -> str:
-    with pytest.raises(ProjectError) as refused:
-        action()
-    return refused.value.code
 
 
 def test_places_that_cannot_be_written_are_refused(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
+from tests.errors import code_of
 from tests.sinks.conftest import Desk, Heard, Stage
 
 from headrace.core.capabilities import Rewind
@@ -52,12 +53,6 @@ def run(write: HttpWrite, *rows: Any) -> dict[str, int]:
     columns = {"body": pa.array(bodies, pa.binary()), "url": [write.client.url] * len(rows)}
     told = [row for batch in write(iter([pa.RecordBatch.from_pydict(columns)])) for row in batch.to_pylist()]
     return {row["outcome"]: row["rows"] for row in told if row["outcome"] != "bytes"}
-
-
-def code_of(call: Any) -> str:
-    with pytest.raises(ProjectError) as caught:
-        call()
-    return caught.value.code
 
 
 def test_options_that_cannot_be() -> None:

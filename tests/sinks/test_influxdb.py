@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 from tests.conftest import unavailable
+from tests.errors import code_of
 from tests.sinks.conftest import Desk, Heard, Stage
 from tests.sinks.trials import Trial, running
 
@@ -29,12 +30,6 @@ HERE = Context(Path("/project"), "state")
 def sink(**options: Any) -> InfluxDBSink:
     given = {"type": "influxdb", "url": "http://127.0.0.1:1", "database": "mill", "measurement": "wheel"}
     return InfluxDBSink.model_validate(given | {"retry_for": "30s"} | options)
-
-
-def code_of(call: Any) -> str:
-    with pytest.raises(ProjectError) as caught:
-        call()
-    return caught.value.code
 
 
 def test_columns_are_tags_fields_or_the_time() -> None:

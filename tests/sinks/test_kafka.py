@@ -18,6 +18,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import NewPartitions
 from pydantic import ValidationError
+from tests.errors import code_of
 from tests.sinks.changes import LIFE, Row, live
 from tests.sinks.changes import frame as changes_frame
 from tests.sinks.trials import Trial
@@ -46,12 +47,6 @@ def refusal(**options: Any) -> str:
     with pytest.raises(ValidationError) as caught:
         sink(**options)
     return caught.value.errors()[0]["type"]
-
-
-def code_of(call: Callable[[], object]) -> str:
-    with pytest.raises(ProjectError) as caught:
-        call()
-    return caught.value.code
 
 
 def consume(kafka: Kafka, topic: str) -> list[Any]:

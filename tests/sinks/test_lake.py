@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -8,13 +7,13 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from pydantic import ValidationError
+from tests.errors import code_of
 from tests.sinks.changes import KEY, LIFE, Row, after, frame, live
 from tests.sinks.trials import Trial
 
 from headrace.core.capabilities import Candidate
 from headrace.core.context import Batch, Context
 from headrace.core.endpoints import Op
-from headrace.core.errors import ProjectError
 from headrace.sinks.lake import LakeSink
 from headrace.sinks.lake.schema import require_fit
 from headrace.sinks.lake.upsert import Upsert
@@ -39,12 +38,6 @@ def rows_of(root: Path) -> list[dict[str, Any]]:
 
 def ids(root: Path) -> list[int]:
     return sorted(row["id"] for row in rows_of(root))
-
-
-def code_of(action: Callable[[], Any]) -> str:
-    with pytest.raises(ProjectError) as refused:
-        action()
-    return refused.value.code
 
 
 def test_plans_are_refused_before_they_run(tmp_path: Path) -> None:

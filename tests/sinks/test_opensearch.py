@@ -8,12 +8,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pydantic import ValidationError
+from tests.errors import code_of
 from tests.sinks.changes import Row, live
 from tests.sinks.conftest import Desk, Heard, Stage
 from tests.sinks.trials import Trial
 
 from headrace.core.context import Context
-from headrace.core.errors import ProjectError
 from headrace.core.schema import from_ddl
 from headrace.sinks._refused import Report
 from headrace.sinks.opensearch import OpenSearchSink
@@ -27,12 +27,6 @@ HERE = Context(Path("/project"), "state")
 def sink(**options: Any) -> OpenSearchSink:
     given = {"type": "opensearch", "url": "http://127.0.0.1:1", "index": "orders", "retry_for": "30s"}
     return OpenSearchSink.model_validate(given | options)
-
-
-def code_of(call: Any) -> str:
-    with pytest.raises(ProjectError) as caught:
-        call()
-    return caught.value.code
 
 
 def test_options_that_cannot_be() -> None:

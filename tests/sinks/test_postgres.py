@@ -12,6 +12,7 @@ import pytest
 from psycopg import sql
 from pydantic import ValidationError
 from tests.conftest import frozen, unavailable
+from tests.errors import code_of
 from tests.sinks.changes import KEY, LIFE, after, frame, live
 from tests.sinks.conftest import Desk
 from tests.sinks.trials import Trial, running
@@ -33,12 +34,6 @@ HERE = Context(Path("/project"), "state")
 def sink(**options: Any) -> PostgresSink:
     given = {"type": "postgres", "url": "postgresql://127.0.0.1:1/shop", "table": "orders", "retry_for": "50ms"}
     return PostgresSink.model_validate(given | options)
-
-
-def code_of(call: Any) -> str:
-    with pytest.raises(ProjectError) as caught:
-        call()
-    return caught.value.code
 
 
 def test_options_that_cannot_be() -> None:

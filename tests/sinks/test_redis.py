@@ -12,12 +12,12 @@ import pytest
 import redis as client
 from pydantic import ValidationError
 from tests.conftest import unavailable
+from tests.errors import code_of
 from tests.sinks.changes import Row, live
 from tests.sinks.conftest import Desk
 from tests.sinks.trials import Trial, running
 
 from headrace.core.context import Context
-from headrace.core.errors import ProjectError
 from headrace.core.schema import from_ddl
 from headrace.sinks.redis import RedisSink
 from headrace.sinks.redis.entries import RedisEntry
@@ -30,12 +30,6 @@ HERE = Context(Path("/project"), "state")
 def sink(**options: Any) -> RedisSink:
     given = {"type": "redis", "url": "redis://127.0.0.1:1/0", "key": "o:{id}", "retry_for": "100ms"}
     return RedisSink.model_validate(given | options)
-
-
-def code_of(call: Any) -> str:
-    with pytest.raises(ProjectError) as caught:
-        call()
-    return caught.value.code
 
 
 def test_options_that_cannot_be() -> None:

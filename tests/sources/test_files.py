@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pydantic import ValidationError
+from tests.errors import code_of
 
 from headrace.core.context import Context, ReadContext
 from headrace.core.errors import ProjectError
@@ -25,17 +26,6 @@ def write(folder: Path, files: dict[str, bytes]) -> None:
     for name, content in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(content)
-
-
-def code_of(action: Any, *arguments: Any) -> str:
-    with pytest.raises(ProjectError) as refused:
-        action(*arguments)
-    return refused.value.code
-
-
-@pytest.fixture
-def context(tmp_path: Path) -> Context:
-    return Context(tmp_path, "state")
 
 
 def test_a_path_that_matches_nothing_is_refused(tmp_path: Path, context: Context) -> None:

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 from pydantic import ValidationError
+from tests.errors import code_of
 
 from headrace.core.context import Context
-from headrace.core.errors import ProjectError
 from headrace.core.runtime.backoff import Backoff
 from headrace.systems.http.async_client import AsyncHttpClient, NoReplyError, Request
 from headrace.systems.http.client import HttpClient, basic_authentication, is_transient, retry_after
@@ -87,12 +87,6 @@ def async_client(server: Server, **changes: Any) -> AsyncHttpClient:
 def fetch(address: str, **changes: Any) -> bytes:
     options: dict[str, Any] = {"timeout": 5.0, "backoff": AT_ONCE, "retries": 2}
     return download(address, {"X-Key": "secret"}, **{**options, **changes}).body
-
-
-def code_of(call: Any) -> str:
-    with pytest.raises(ProjectError) as caught:
-        call()
-    return caught.value.code
 
 
 def test_retry_after_is_seconds_or_a_date() -> None:

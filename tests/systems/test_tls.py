@@ -16,9 +16,9 @@ import pytest
 import redis
 from pydantic import ValidationError
 from tests.conftest import unavailable
+from tests.errors import code_of
 
 from headrace.core.context import Context
-from headrace.core.errors import ProjectError
 from headrace.sinks.opensearch import OpenSearchSink
 from headrace.sinks.postgres import PostgresSink
 from headrace.sinks.redis import RedisSink
@@ -26,12 +26,6 @@ from headrace.systems.tls import ServiceTls
 from headrace.testing.services import Postgres, Redis
 from headrace.testing.services.daemon import await_true
 from headrace.testing.services.ports import choose
-
-
-def code_of(call: Any) -> str:
-    with pytest.raises(ProjectError) as caught:
-        call()
-    return caught.value.code
 
 
 def test_certificate_and_key_belong_together(tmp_path: Path) -> None:

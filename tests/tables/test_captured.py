@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -32,11 +31,6 @@ from headrace.testing.services import Kafka
 
 QUICK = RestartSpec(backoff=timedelta(milliseconds=10), max_backoff=timedelta(milliseconds=20))
 Rows = list[tuple[Any, ...]]
-
-
-@pytest.fixture
-def context(tmp_path: Path) -> Context:
-    return Context(tmp_path, str(tmp_path / "state"))
 
 
 def logged(context: Context, group: str) -> Rows:

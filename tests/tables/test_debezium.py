@@ -463,11 +463,6 @@ def plain_key(said: Any) -> bytes:
 
 
 @pytest.fixture
-def context(tmp_path: Path) -> Context:
-    return Context(tmp_path, str(tmp_path / "state"))
-
-
-@pytest.fixture
 def followed(kafka: Kafka, topic: Callable[..., str]) -> tuple[DebeziumTable, Connector]:
     name = topic(partitions=3)
     return DebeziumTable(brokers=[kafka.address], topic=name), Connector(kafka, name, wrapped_value, plain_key)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -19,11 +18,6 @@ from headrace.tables.lake import LakeTable
 
 COLUMNS = from_ddl("id bigint, name string")
 TABLE = LakeTable(path="lake/orders", every="1ms")  # type: ignore[arg-type]
-
-
-@pytest.fixture
-def context(tmp_path: Path) -> Context:
-    return Context(tmp_path, str(tmp_path / "state"))
 
 
 def rows_of(*rows: tuple[int, str | None]) -> pa.Table:

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pymysql
 import pytest
 from tests.conftest import unavailable
+from tests.errors import code_of
 
 from headrace.core.context import Context
 from headrace.core.errors import Exit, ProjectError
@@ -141,12 +142,6 @@ def mirror(server: MariaDB, run: Run) -> Iterator[Callable[..., Mirror]]:
     yield make
     for one in made:
         one.reader.close()
-
-
-def code_of(work: Callable[[], object]) -> str:
-    with pytest.raises(ProjectError) as caught:
-        work()
-    return caught.value.code
 
 
 @pytest.mark.service

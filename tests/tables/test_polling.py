@@ -34,11 +34,6 @@ from headrace.testing.services import MariaDB, Postgres
 ORDERS = "CREATE TABLE orders (id INTEGER PRIMARY KEY, name TEXT, version INTEGER NOT NULL, gone BOOLEAN)"
 
 
-@pytest.fixture
-def context(tmp_path: Path) -> Context:
-    return Context(tmp_path, str(tmp_path / "state"))
-
-
 @contextmanager
 def made_in(folder: Path) -> Iterator[sqlite3.Connection]:
     with closing(sqlite3.connect(folder / "shop.db", isolation_level=None)) as made:

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from psycopg import sql
 from pydantic import ValidationError
 from tests.conftest import frozen, unavailable
+from tests.errors import code_of
 from tests.tables.conftest import Copy
 
 import headrace.tables.postgres.reader as postgres_reader
@@ -37,12 +38,6 @@ SOON = 20.0
 
 def source(url: str = "postgresql://127.0.0.1:1/shop", table: str = "orders", **options: Any) -> PostgresTable:
     return PostgresTable.model_validate({"type": "postgres", "url": url, "table": table} | options)
-
-
-def code_of(call: Callable[[], Any]) -> str:
-    with pytest.raises(ProjectError) as caught:
-        call()
-    return caught.value.code
 
 
 def wait_until(done: Callable[[], bool]) -> None:

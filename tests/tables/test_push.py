@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import UTC, datetime
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,11 +19,6 @@ from headrace.tables.push.rows import PushRows
 
 ORDERS = PushTable(columns="id bigint, amount decimal(12,2), at timestamp, raw binary, m map<string, int>", key=["id"])
 Push = Callable[..., int]
-
-
-@pytest.fixture
-def context(tmp_path: Path) -> Context:
-    return Context(tmp_path, str(tmp_path / "state"))
 
 
 @pytest.fixture

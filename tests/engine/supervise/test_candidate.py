@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -13,10 +12,10 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, Transaction, write_deltalake
 from tests.engine.state.test_checkpoints import write_batch
+from tests.errors import code_of
 
 from headrace.core.capabilities import BuildsCandidate, Candidate, Rewind, candidate_effect
 from headrace.core.context import Context
-from headrace.core.errors import ProjectError
 from headrace.core.kinds import kinds
 from headrace.core.sink import Sink
 from headrace.engine.flows.flow import FlowStarter, with_candidate_sinks
@@ -87,12 +86,6 @@ class Shop:
 @pytest.fixture
 def shop(tmp_path: Path) -> Shop:
     return Shop(tmp_path)
-
-
-def code_of(call: Callable[[], Any]) -> str:
-    with pytest.raises(ProjectError) as raised:
-        call()
-    return raised.value.code
 
 
 def test_a_definition_can_be_run_after_all_files_have_changed(shop: Shop) -> None:
