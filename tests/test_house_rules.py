@@ -226,6 +226,31 @@ def test_a_class_name_means_one_thing() -> None:
     assert {name: count for name, count in classes.items() if count > 1} == {}
 
 
+# words of a private language; the field's own words are in the glossary of CONTRIBUTING.md
+PRIVATE_WORDS = re.compile(
+    r"\b(mend(s|ed|ing)?|told|somebody|nobody|anew|for eyes|who asks|ways? through python|goes on|go on|is away|"
+    r"let in|twice is as good as once|takes its time|letterbook|what is there)\b",
+    re.IGNORECASE,
+)
+
+
+def texts() -> Iterator[tuple[Path, str]]:
+    """Every string and docstring of the source, and every page; all of them may be read by users."""
+    for path in MODULES:
+        for node in ast.walk(parsed(path)):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                yield path, node.value
+    for path in tracked_files():
+        if path.suffix == ".md":
+            yield path, path.read_text(encoding="utf-8")
+
+
+def test_texts_are_in_plain_words() -> None:
+    found = {(relative(path), match[0]) for path, text in texts() for match in PRIVATE_WORDS.finditer(text)}
+    # a suffix in logs that stores have written
+    assert found - {("src/headrace/sinks/endpoint/views.py", "anew")} == set()
+
+
 def test_modules_are_small() -> None:
     lines = {relative(path): len(path.read_text(encoding="utf-8").splitlines()) for path in MODULES}
     assert {path: count for path, count in lines.items() if count > 450} == {}

@@ -56,7 +56,6 @@ def catch_up(copy: TableCopy, log: TableLog) -> None:
 
 
 def build_copy(copy: TableCopy, log: TableLog) -> None:
-    """Build a copy from the log."""
     copy.begin_again()
     sequence, shapes = log.end(), log.shapes()
     for table, shape in shapes.items():

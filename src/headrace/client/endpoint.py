@@ -115,7 +115,6 @@ class EndpointClient:
     def to_pandas(
         self, filter: Filter | None = None, *, order_by: OrderBy | None = None, limit: int | None = None
     ) -> pd.DataFrame:
-        """Rows as a data frame."""
         return self.to_arrow(filter, order_by=order_by, limit=limit).to_pandas()
 
 

@@ -41,7 +41,6 @@ class Answer:
         return table(self.columns, list(zip(*self.values, strict=True)) if self.values else [()] * len(self.columns))
 
     def to_pandas(self) -> pd.DataFrame:
-        """The result as a data frame."""
         return self.to_arrow().to_pandas()
 
 

@@ -59,7 +59,6 @@ class PythonStage:
 
     @staticmethod
     def of(rows: DataFrame) -> PythonStage:
-        """An empty stage."""
         return PythonStage(rows)
 
     @property

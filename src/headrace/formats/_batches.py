@@ -38,7 +38,6 @@ def nulls(values: pa.Array) -> list[Bad]:
 
 
 def stacked(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    """Batches of one schema as one."""
     if len(batches) == 1:
         return batches[0]
     if not batches[0].num_columns:

@@ -49,7 +49,6 @@ class RawFormat(Format):
         return _RawEncoder()
 
     def native_decode(self, value: Column, schema: pa.Schema) -> Column:
-        """A struct of the value."""
         from pyspark.sql import functions as F
 
         column = F.make_valid_utf8(value.cast("string")) if self.as_ == "string" else value.cast("binary")

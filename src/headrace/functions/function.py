@@ -95,7 +95,6 @@ class FunctionCall:
     """FILTER and OVER behind the call of an aggregate."""
 
     def error(self, message: str, hint: str | None = None) -> SqlError:
-        """An error that points to the call."""
         return SqlError(
             "function-argument",
             f"{self.function.name}: {message}",

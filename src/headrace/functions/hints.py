@@ -33,7 +33,6 @@ class HintError(Exception):
 
 
 def arrow_type(hint: Any) -> pa.DataType:
-    """The column type of a hint."""
     hint = _bare(hint)
     if isinstance(hint, str):
         return from_ddl(f"r {hint}").field(0).type

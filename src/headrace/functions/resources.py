@@ -16,9 +16,7 @@ class MessageCatalog(Protocol):
         """The only message of the project; an error if there are several."""
         ...
 
-    def decoder(self, message: str, column: str) -> Decoder:
-        """A decoder of one field of a message."""
-        ...
+    def decoder(self, message: str, column: str) -> Decoder: ...
 
 
 @dataclass(frozen=True)

@@ -229,5 +229,4 @@ def _collected(call: FunctionCall) -> str:
 
 
 def used_by(names: set[str], own: Mapping[str, UserFunction]) -> dict[str, UserFunction]:
-    """The functions of a project with these names."""
     return {name: own[name] for name in sorted(names & own.keys())}

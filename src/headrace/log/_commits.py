@@ -64,7 +64,6 @@ class SegmentCommit:
 
 
 def sealed(document: Mapping[str, Any]) -> bytes:
-    """A document with its checksum."""
     return json.dumps({**document, "crc": _checksum(document)}).encode()
 
 

@@ -71,7 +71,6 @@ class LogFolder:
 
     @staticmethod
     def of(context: Context) -> LogFolder:
-        """The logs of a project."""
         return LogFolder(context.log_path, context.log_topics)
 
     def names(self) -> list[str]:
@@ -83,11 +82,9 @@ class LogFolder:
         return [version.endpoint for version in self.details(name)]
 
     def details(self, name: str) -> list[Version]:
-        """The versions with their state."""
         return [version for version in self._numbers(name).values() if version is not None]
 
     def open(self, name: str, version: int) -> Log:
-        """The log of a version."""
         match = next((known for known in self.details(name) if known.number == version), None)
         if match is not None:
             return self.log(match)
@@ -107,7 +104,6 @@ class LogFolder:
         )
 
     def log(self, version: Version) -> Log:
-        """The log of a version."""
         folder = self._folder(version.endpoint.name, version.number)
         if not version.kafka:
             return FileLog(folder, version.endpoint, version.id)
@@ -174,7 +170,6 @@ class LogFolder:
             self.drop(name, version.number)
 
     def served(self, name: str) -> int | None:
-        """The version that is served."""
         try:
             document = json.loads((self.root / name / _ALIAS).read_bytes())
         except FileNotFoundError:
@@ -182,7 +177,6 @@ class LogFolder:
         return int(document["version"])
 
     def serve(self, name: str, version: int) -> None:
-        """Serve this version from now on."""
         self.open(name, version)
         write_atomically(self.root / name / _ALIAS, json.dumps({"version": version}).encode())
 

@@ -70,7 +70,6 @@ def batches_of(content: bytes, part: SegmentPart) -> Iterator[pa.RecordBatch]:
 
 
 def digest_of(content: bytes) -> str:
-    """The digest of a content."""
     return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 

@@ -42,7 +42,6 @@ class LogMovedError(Exception):
 
 
 def table_log(context: Context, group: str) -> TableLog:
-    """The log of a table group of a project."""
     return TableLog(context.log_path / "tables" / group_id(group))
 
 
@@ -97,7 +96,6 @@ class TableLog:
         return {} if newest is None else dict(newest.counts)
 
     def newest(self) -> TableSegment | None:
-        """The segment of the newest commit."""
         commit = self._last()
         return None if commit is None else commit.segment
 

@@ -113,7 +113,6 @@ def header_value(draft: Draft, name: str, value: str, place: str) -> str:
 
 
 def duration(text: str) -> str:
-    """Milliseconds as a duration."""
     number = int(text)
     return f"{number // 1000}s" if number % 1000 == 0 and number else f"{number}ms"
 

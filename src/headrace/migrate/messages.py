@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 
 def protobuf(draft: Draft, java_class: str, key: str) -> dict[str, Any]:
-    """A protobuf format for a Java class."""
     message = message_of(draft, java_class)
     if message is None:
         draft.note("check", key, f"without descriptors '{java_class}' is assumed to be the full name of the message")
@@ -39,7 +38,6 @@ def message_of(draft: Draft, java_class: str) -> Descriptor | None:
 
 
 def field_name(message: Descriptor, number: str) -> str:
-    """The name of the field with a number."""
     known = {str(field.number): field.name for field in message.fields}
     if number not in known:
         raise ProjectError(

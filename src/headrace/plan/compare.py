@@ -29,7 +29,6 @@ class ChangeVerdict:
 
     @property
     def words(self) -> str:
-        """The verdict as text."""
         match self.kind:
             case "first":
                 return "first start"

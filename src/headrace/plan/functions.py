@@ -99,7 +99,6 @@ class ProjectMessages:
         )
 
     def decoder(self, message: str, column: str) -> Decoder:
-        """A decoder for one field of a message."""
         refused: ProjectError | None = None
         for descriptors in dict.fromkeys(self.sets.values()):
             try:

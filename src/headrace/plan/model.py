@@ -228,5 +228,4 @@ class Plan:
         return replace(self, flows=tuple(flow for flow in self.flows if flow.spec.schedule is None))
 
     def flow(self, name: str) -> FlowPlan:
-        """The plan of a flow."""
         return next(flow for flow in self.flows if flow.name == name)

@@ -73,12 +73,10 @@ def steps_at(input_: Input) -> tuple[ProcessorStep, ...]:
 
 
 def inlined_inputs(flow: str, inputs: Sequence[Input]) -> tuple[Input, ...]:
-    """The inputs of a flow that is inlined into another."""
     return tuple(replace(input_, before=tuple(step.within(flow) for step in input_.before)) for input_ in inputs)
 
 
 def state_descriptions(steps: Sequence[ProcessorStep]) -> list[str]:
-    """Descriptions of the state of these steps."""
     names = (step.processor.state_name for step in steps if isinstance(step.processor, StatefulStep))
     return [name for name in names if name is not None]
 

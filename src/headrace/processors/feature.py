@@ -106,7 +106,6 @@ class Feature(Processor):
 
 
 def _slot(kind: pa.DataType, name: str) -> Slot:
-    """The slot of a type."""
     if pa.types.is_decimal(kind):
         return "double"
     if pa.types.is_int8(kind) or pa.types.is_int16(kind):

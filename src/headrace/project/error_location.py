@@ -49,7 +49,6 @@ class ErrorLocation:
 
 
 def keys_of(model: type[BaseModel]) -> dict[str, FieldInfo]:
-    """The YAML keys of a model."""
     return {info.alias or name: info for name, info in model.model_fields.items()}
 
 
@@ -107,7 +106,6 @@ def _parts(annotation: Any) -> tuple[Any, ...]:
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:
-    """The model in a type annotation."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     for part in _parts(annotation):

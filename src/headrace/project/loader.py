@@ -35,7 +35,6 @@ class Project:
 
     @property
     def context(self) -> Context:
-        """The context for components."""
         context = Context(self.root, "")
         log, topics = self.spec.serve.log, self.spec.serve.topics
         return Context(

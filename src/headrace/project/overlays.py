@@ -17,7 +17,6 @@ _KEY_PART = re.compile(r'"([^"]+)"|([^."]+)')
 
 
 def with_includes(tree: Tree, file: Path, errors: list[ProjectError]) -> Tree:
-    """Merge the included files into the tree."""
     root = file.parent
     patterns = tree.data.get("include", [])
     for index, pattern in enumerate(patterns if isinstance(patterns, list) else []):
@@ -86,7 +85,6 @@ def _place(tree: Tree, path: Path_) -> str:
 
 
 def with_profile(tree: Tree, profile: str | None) -> Tree:
-    """Apply a profile."""
     if profile is None:
         return tree
     section = tree.data.get("profiles")

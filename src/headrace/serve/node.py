@@ -63,7 +63,6 @@ class Node:
 
     @property
     def urls(self) -> dict[str, str | None]:
-        """The addresses of the node."""
         http = None if self.http is None else f"http://{self.http.address}"
         return {"http": http, "grpc": None if self.grpc is None else self.grpc.address}
 

@@ -229,7 +229,6 @@ class _EventTimeTracer:
         return {relation.name.lower(): _EVENT_TIME}
 
     def _query_of(self, relation: exp.Expr) -> exp.Query | None:
-        """The query of a relation that is not an input."""
         if isinstance(relation, exp.Subquery):
             inner = relation.this
             return inner if isinstance(inner, exp.Query) and not relation.alias_column_names else None
@@ -242,7 +241,6 @@ class _EventTimeTracer:
         return None if inlined is None else inlined.tree
 
     def _named(self, query: exp.Query, name: str) -> dict[str, LateRule] | None:
-        """The rules of the column of that name."""
         places = [i for i, item in enumerate(query.selects) if item.alias_or_name.lower() == name]
         if len(places) == 1 and not _has_star(query):
             return self._output(query, places[0])

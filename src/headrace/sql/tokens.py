@@ -27,7 +27,6 @@ class TokenList:
         return len(self.tokens)
 
     def at(self, offset: int) -> int:
-        """The index of the token at an offset."""
         return self._at[offset]
 
     def word(self, index: int) -> str:
@@ -56,11 +55,9 @@ class TokenList:
         return Edit(self.start(first), self.end(last), text)
 
     def before(self, index: int, text: str) -> Edit:
-        """Insert text before a token."""
         return Edit(self.start(index), self.start(index), text)
 
     def after(self, index: int, text: str) -> Edit:
-        """Insert text after a token."""
         return Edit(self.end(index), self.end(index), text)
 
     def closing(self, index: int) -> int:

@@ -35,7 +35,6 @@ class ServiceTls(Options):
         return self
 
     def texts(self, context: Context) -> TlsTexts:
-        """The contents of the files."""
         return TlsTexts(
             ca=_text(context, self.ca),
             certificate=_text(context, self.certificate),

@@ -83,7 +83,6 @@ class ProjectHarness:
         self._sources[stream].feed(encode(rows, form, self.project.context))
 
     def delete(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Delete the rows of a table with these keys."""
         self._tables.delete(table, rows)
 
     def run(self, *flows: str) -> None:
@@ -118,7 +117,6 @@ class ProjectHarness:
         return kept_rows(written, self._views[flow]) if flow in self._views else written
 
     def dead_letters(self, flow: str | None = None) -> list[dict[str, Any]]:
-        """The dead letters so far."""
         return list(read_dead_letters(self._state.dead_letters, flow).to_pylist())
 
     def late_rows(self, flow: str | None = None) -> list[dict[str, Any]]:

@@ -86,11 +86,9 @@ class ListSink(HoldsView, ReadsAllRows):
         return "exactly_once"
 
     def write_batch(self, rows: DataFrame, batch: Batch) -> None:
-        """Store the rows of one batch."""
         self._batches[(batch.generation, batch.batch_id)] = rows.toArrow().to_pylist()
 
     def write_changes(self, changes: DataFrame, key: Sequence[str], batch: Batch) -> None:
-        """Store the changes of one batch."""
         self.write_batch(changes, batch)
 
     @property

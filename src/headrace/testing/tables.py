@@ -34,7 +34,6 @@ class ListTables:
         self._change(table, [(self._complete(table, row), True) for row in rows])
 
     def delete(self, table: str, rows: Sequence[Row]) -> None:
-        """Delete the rows with these keys."""
         self._change(table, [(row, False) for row in rows])
 
     def _change(self, table: str, changes: Sequence[tuple[Row, bool]]) -> None:

@@ -33,7 +33,6 @@ class TestTable:
         self._by_key: dict[Row, Row] = {}
 
     def copy(self) -> TestTable:
-        """An independent copy."""
         copy = TestTable.__new__(TestTable)
         copy.name, copy.shape, copy._places = self.name, self.shape, self._places
         copy.rows, copy._by_key = Counter(self.rows), dict(self._by_key)
@@ -113,7 +112,6 @@ def _images(change: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def not_a_change(change: Any) -> ProjectError:
-    """The error for an invalid change."""
     hint = '("I", table, row), ("U", table, old row, new row) or ("D", table, row)'
     return ProjectError("table-row", f"{change!r} is not a change", hint=hint)
 

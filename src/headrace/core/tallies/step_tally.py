@@ -40,7 +40,6 @@ class StepTally:
         return StepTally(flow, step, accumulator())
 
     def add(self, outcome: str, number: int = 1) -> None:
-        """Add to the counter of an outcome."""
         self.counts[outcome] += number
 
     def took(self, seconds: float) -> None:

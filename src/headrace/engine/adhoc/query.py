@@ -73,7 +73,6 @@ class AdHocSession:
     """A temporary folder for records that cannot be decoded; the project's dead letters are those of its flows."""
 
     def run(self, statement: str) -> pa.Table:
-        """The result of one statement."""
         from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
         from pyspark.errors import AnalysisException, PySparkException
 

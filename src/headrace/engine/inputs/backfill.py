@@ -64,7 +64,6 @@ class StreamHistory:
 
 
 def histories(generation: Generation) -> dict[str, StreamHistory]:
-    """The histories of a generation by stream."""
     return {name: StreamHistory(**fields) for name, fields in generation.manifest.history.items()}
 
 

@@ -31,7 +31,6 @@ def write_heartbeat(state: StateDir, flow: str, stream: str, time_ms: int) -> No
 
 
 def read_heartbeat(file: StatePath, generation: str) -> int | None:
-    """The newest heartbeat of a generation."""
     try:
         time_ms, _, written_for = file.read_text(encoding="utf-8").partition(" ")
     except FileNotFoundError:

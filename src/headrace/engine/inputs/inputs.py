@@ -105,7 +105,6 @@ def processed(
     state: StateDir,
     event_time: str | None = None,
 ) -> DataFrame:
-    """The rows after these processors."""
     return python_stage(rows, steps, options, state, event_time).finish()
 
 

@@ -59,7 +59,6 @@ class Metrics:
         return Counter(spec.name, spec.help, spec.labels, registry=self._registry)
 
     def batch_done(self, flow: FlowPlan, progress: Mapping[str, Any]) -> None:
-        """Count one batch."""
         self._batches.labels(flow.name).inc()
         self._rows_in.labels(flow.name).inc(progress["numInputRows"] or 0)
         rows_out = output_rows(progress)

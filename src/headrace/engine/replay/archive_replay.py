@@ -43,7 +43,6 @@ class ReplayOrder:
 
     @property
     def id(self) -> str:
-        """A hash of the order."""
         return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:12]
 
 

@@ -103,10 +103,10 @@ class DeadLetterReplayer:
     def _unfinished(self) -> UnfinishedReplays:
         return UnfinishedReplays(self.state.replays)
 
-    def run(self, replay: FlowReplay, shelf: DeadLetterStore) -> ReplayOutcome:
+    def run(self, replay: FlowReplay, store: DeadLetterStore) -> ReplayOutcome:
         """Finish a replay from any step. The caller holds the lock of the history and `single_writer_lock`."""
         if replay.chosen is not None:
-            self._unfinished.begin(replay, shelf)
+            self._unfinished.begin(replay, store)
             self._book.history.append("replay-begun", replay.chosen, replay=replay.id)
         with _explained(self.project, replay.flow):
             # a separate session, with its own temporary views and settings

@@ -84,13 +84,13 @@ class UnfinishedReplays:
             if not file.parent.name.startswith("."):
                 yield file.parent, json.loads(file.read_text(encoding="utf-8"))
 
-    def begin(self, replay: FlowReplay, shelf: DeadLetterStore) -> None:
+    def begin(self, replay: FlowReplay, store: DeadLetterStore) -> None:
         """Copy the letters with their bytes to the folder of the replay, which appears complete or not at all."""
         assert replay.chosen is not None
         for remainder in self.folder.glob(".*"):
             remove_tree(remainder)
         with atomic_folder(replay.folder) as draft:
-            write_parts(letters_file(draft), shelf.schema, shelf.fetch(replay.chosen))
+            write_parts(letters_file(draft), store.schema, store.fetch(replay.chosen))
             info = {"flow": replay.flow.name, "letters": replay.letters, "begun_at": datetime.now(UTC).isoformat()}
             write_atomically(draft / _INFO, json.dumps(info).encode())
 

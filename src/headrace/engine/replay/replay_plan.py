@@ -46,7 +46,7 @@ class ReplayPlanner:
 
     project: Project
     state: StateDir
-    shelf: DeadLetterStore
+    store: DeadLetterStore
     _refused: list[RefusedLetters] = field(default_factory=list)
 
     def plan(self, chosen: pa.Table, flows: Collection[str]) -> ReplayPlan:
@@ -120,7 +120,7 @@ class ReplayPlanner:
         """The letters that have the bytes of the record and the metadata columns that the flow uses."""
         with_bytes: list[bool] = []
         with_metadata: list[bool] = []
-        for part in self.shelf.fetch(letters, ["value", "position", "metadata"]):
+        for part in self.store.fetch(letters, ["value", "position", "metadata"]):
             usable = pc.is_valid(part["value"]) if stream.spec.format else pa.repeat(pa.scalar(False), part.num_rows)
             with_bytes += usable.to_pylist()
             with_metadata += _has_metadata(stream, part)
@@ -135,14 +135,14 @@ class ReplayPlanner:
 
     def _complete_rows(self, flow: FlowPlan, step: str, letters: pa.Table) -> pa.Table:
         """The letters of a step that have the row; they are replayed from that step on."""
-        parts = self.shelf.fetch(letters, ["value"])
+        parts = self.store.fetch(letters, ["value"])
         has_row = [valid for part in parts for valid in pc.is_valid(part["value"]).to_pylist()]
         if not all(has_row):
             self._refused.append(RefusedLetters(flow.name, has_row.count(False), _no_row(step)))
         return letters.filter(pa.array(has_row, pa.bool_()))
 
     def _stateful(self, flow: FlowPlan, letters: pa.Table) -> ProjectError:
-        parts = self.shelf.fetch(letters, ["position"])
+        parts = self.store.fetch(letters, ["position"])
         positions = (json.loads(text) for part in parts for text in part["position"].to_pylist())
         return ProjectError(
             "replay-stateful",

@@ -42,7 +42,6 @@ class BatchClock:
     _times: BatchTimes | None = None
 
     def times(self) -> BatchTimes:
-        """The times of the batch of this task."""
         if self._times is None:
             self._times = self._read()
         return self._times

@@ -26,7 +26,6 @@ class BatchRecord:
 
     @property
     def began_at(self) -> datetime:
-        """When the batch was planned."""
         return datetime.fromtimestamp(self.timestamp_ms / 1000, UTC)
 
 

@@ -136,7 +136,6 @@ class Generations:
         write_atomically(self.folder / self.pointer, to.id.encode())
 
     def set_candidate(self, candidate: Generation | None) -> None:
-        """Set or remove the candidate generation."""
         if candidate is None:
             (self.folder / "candidate").unlink(missing_ok=True)
         else:

@@ -49,7 +49,6 @@ def give_order(state: StateDir, flow: str, want: Want) -> FlowOrder:
 
 
 def last_order(state: StateDir, flow: str) -> FlowOrder | None:
-    """The newest order for a flow."""
     try:
         return FlowOrder(**json.loads(_file(state, flow).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):

@@ -18,7 +18,6 @@ _READERS = 8
 
 
 def write_table(file: StatePath, table: pa.Table, *, compression: str = "snappy", durable: bool = False) -> None:
-    """Write a file atomically."""
     out = pa.BufferOutputStream()
     pq.write_table(table, out, compression=compression)
     write_atomically(file, out.getvalue().to_pybytes(), durable=durable)

@@ -44,7 +44,6 @@ class FlowDefinition:
 
 
 def load_definition(project: Project, state: StateDir, flow: str, generation: Generation) -> FlowDefinition:
-    """The stored definition of a generation."""
     if not generation.definition.is_file():
         raise ProjectError(
             "beside-no-definition",

@@ -83,7 +83,6 @@ def _close_windows(starter: FlowStarter, run: FlowRun, watermark_ms: int) -> Non
 
 
 def _run_batch(starter: FlowStarter, run: FlowRun, ends: Sequence[Any], watermark_ms: int) -> None:
-    """Run one batch that ends at these positions."""
     generation = starter.state.current(run.plan.name)
     number = generation.checkpoint.plant(ends, watermark_ms)
     run.query = replace(starter, one_batch=True).start(run.plan)

@@ -132,7 +132,6 @@ class _AvroRegistryDecoder(FramedDecoder):
         self._schemas = schemas
 
     def decoder_for(self, schema_id: int, path: tuple[int, ...]) -> Decoder | UnreadableSchema:
-        """The decoder of the schema with this id."""
         content = self._schemas.text(schema_id)
         if content is None:
             return UnreadableSchema("unknown-schema-id", f"the registry has no schema {schema_id}")

@@ -81,7 +81,6 @@ class JsonFormat(FramedFormat):
         return inner if self.framing == "plain" else StrippedDecoder(inner, indexed=False)
 
     def encoder(self, context: Context, schema: pa.Schema) -> Encoder:
-        """An encoder of any columns."""
         return self.framed(JsonEncoder(schema, self.nulls))
 
     def native_decode(self, value: Column, schema: pa.Schema) -> Column:

@@ -64,7 +64,6 @@ class _SchemaWalker:
         self._file = file
 
     def type_of(self, schema: Any, path: str, seen: tuple[str, ...]) -> pa.DataType:
-        """The type that a schema describes."""
         schema, seen = self._resolved(schema, path, seen)
         names = self._names(schema, path)
         if names <= {"integer", "number"}:

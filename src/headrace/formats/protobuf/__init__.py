@@ -189,7 +189,6 @@ class _DescriptorOffer(Offer):
         return self.registry.label
 
     def applied(self, form: Format) -> ProtobufFormat:
-        """The format with the new descriptors."""
         assert isinstance(form, ProtobufFormat), "no other format has this registry"
         return form.with_descriptors(self.found.descriptor_set)
 

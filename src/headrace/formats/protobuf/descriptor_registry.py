@@ -212,7 +212,6 @@ class AcceptedDescriptors:
 
     @property
     def digest(self) -> str:
-        """The digest of the descriptors."""
         return hashlib.sha256(self.descriptor_set).hexdigest()[:16]
 
     def refusing(self, other: AcceptedDescriptors, reason: str) -> AcceptedDescriptors:

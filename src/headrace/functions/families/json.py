@@ -33,7 +33,6 @@ class _Path:
     parts: tuple[str | int, ...] | None
 
     def places(self, document: Any) -> list[tuple[str | int, ...]]:
-        """The places in a document that the path names."""
         if self.parts is None:
             return [match.parts for match in self.query.finditer(document)]
         holder = _follow(document, self.parts[:-1])

@@ -26,7 +26,6 @@ class Keys:
 
 
 def keys_of(batch: pa.RecordBatch, columns: Sequence[str]) -> Keys:
-    """The keys in these columns."""
     if not columns:
         return Keys([()], pa.array([0] * batch.num_rows, pa.int32()))
     coded = [_coded(column_of(batch, name)) for name in columns]

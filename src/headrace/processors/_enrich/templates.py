@@ -52,7 +52,6 @@ class Text:
 
     @staticmethod
     def of(parts: Iterable[str | Placeholder], columns: Sequence[str]) -> Text:
-        """With the columns of the key."""
         return Text(
             tuple(part if isinstance(part, str) else (columns.index(part.column), part.escape) for part in parts)
         )
@@ -116,7 +115,6 @@ def columns_of(*templates: Iterable[str | Placeholder]) -> tuple[str, ...]:
 
 
 def plain(value: Any) -> str:
-    """A value as text."""
     match value:
         case str():
             return value
@@ -166,5 +164,4 @@ def as_json(value: Any) -> str:
 
 
 def in_json_text(value: Any) -> str:
-    """A value inside a JSON string."""
     return json.dumps(plain(value), ensure_ascii=False)[1:-1]

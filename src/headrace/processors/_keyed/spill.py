@@ -44,7 +44,6 @@ class Spill:
 
     @contextmanager
     def opened(self, schema: pa.Schema) -> Iterator[SpillFile]:
-        """The spill file of one task."""
         if self.folder is None:
             yield SpillFile(None, None)
             return
@@ -95,7 +94,6 @@ class Fetcher:
     _files: dict[str, pa.RecordBatchFileReader] = field(default_factory=dict)
 
     def fetch(self, note: bytes) -> pa.RecordBatch:
-        """The batch that a note addresses."""
         if note[:1] == _INLINE:
             return pa.ipc.read_record_batch(pa.py_buffer(note)[1:], self.schema)
         number, _, path = note[1:].decode().partition(" ")

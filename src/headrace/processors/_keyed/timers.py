@@ -59,5 +59,4 @@ class Timers:
 
 
 def numbers(values: Sequence[int]) -> bytes:
-    """Whole numbers as bytes."""
     return np.array(values, "<i8").tobytes()

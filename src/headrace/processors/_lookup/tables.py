@@ -52,7 +52,6 @@ class TableAt(Options):
         return self.flow or self.lake or self.files or ""
 
     def locate(self, project: PlanContext) -> LookupTable:
-        """Resolve the table."""
         if self.files is not None:
             return LookupTable(self.format, project.context.path(self.files), self.label)
         if self.lake is not None:

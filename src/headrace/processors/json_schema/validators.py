@@ -137,7 +137,6 @@ def validators(draft: int, texts: Texts) -> Validators:
 
 
 def errors_of(validator: Any, document: Any, most: int) -> list[dict[str, str]]:
-    """The first errors of a document."""
     return [
         {"keyword": error.kind.name, "path": _pointer(error.instance_path), "message": error.message[:_LONGEST]}
         for error in islice(validator.iter_errors(document), most)

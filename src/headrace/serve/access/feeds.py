@@ -91,7 +91,6 @@ class Feed:
 
     @contextmanager
     def transaction(self) -> Iterator[ReadTransaction]:
-        """A read transaction of the store."""
         with self._stores.transaction(self._name, self._requested_version) as transaction:
             yield transaction
 

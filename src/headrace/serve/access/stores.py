@@ -67,7 +67,6 @@ class Stores:
 
     @contextmanager
     def transaction(self, name: str, version: int | None = None) -> Iterator[ReadTransaction]:
-        """A read transaction of the store of an endpoint."""
         reader = self.reader(name, version)
         with self._guarded(name, reader), reader.transaction() as transaction:
             yield transaction

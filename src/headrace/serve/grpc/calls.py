@@ -84,7 +84,6 @@ class Method:
 
 
 def framed(message: bytes) -> bytes:
-    """A message with its prefix."""
     return b"\x00" + len(message).to_bytes(4, "big") + message
 
 

@@ -61,7 +61,6 @@ class MessageNames:
         """Names of other things in the same scope."""
 
     def field(self, column: str) -> str:
-        """The field name of a column."""
         name = _ODD.sub("_", column)
         return self.unique(name if name[:1].isalpha() or name[:1] == "_" else f"f_{name}")
 
@@ -90,7 +89,6 @@ class MessageMaker:
         self.nested_names: MessageNames = MessageNames() if root is None else root.nested_names
 
     def add(self, column: str, field: str, number: int, shape: ValueShape, *, optional: bool = True) -> None:
-        """Add a field for a column."""
         label = _F.LABEL_REPEATED if shape.repeated else _F.LABEL_OPTIONAL
         added = self.proto.field.add(name=field, number=number, label=label, type=shape.kind)
         if shape.message:

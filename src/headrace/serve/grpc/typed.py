@@ -85,12 +85,10 @@ class Typed:
 
     @cached_property
     def page_class(self) -> type[Message]:
-        """The message type of a page of rows."""
         return self._message("QueryResponse")
 
     @cached_property
     def event_class(self) -> type[Message]:
-        """The message type of a change."""
         return self._message("Event")
 
     def row(self, json: bytes) -> dict[str, Any]:

@@ -113,7 +113,6 @@ def _too_large(most: int, hint: str) -> RequestError:
 
 
 def _weighted(header: str) -> Iterator[tuple[str, float]]:
-    """The choices of a header with their weights."""
     for part in header.split(","):
         name, *parameters = [piece.strip().lower() for piece in part.split(";")]
         if name:

@@ -40,7 +40,6 @@ class RequestContext:
         self.vary = "accept-encoding, authorization, x-api-key" if self.callers.auth_required else "accept-encoding"
 
     def grant(self, connection: HTTPConnection) -> Grant:
-        """The grant of the caller of a request."""
         return self.grant_by(dict(connection.scope["headers"]), connection.scope.get("client"))
 
     def grant_by(self, headers: Mapping[bytes, bytes], client: Client) -> Grant:

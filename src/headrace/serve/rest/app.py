@@ -157,7 +157,6 @@ async def _broken(_request: Request, _error: Exception) -> Response:
 
 
 async def _router_error(request: Request, error: Exception) -> Response:
-    """Errors of the router itself."""
     assert isinstance(error, HTTPException)
     allow = (error.headers or {}).get("Allow", "")
     if request.method == "OPTIONS" and allow:

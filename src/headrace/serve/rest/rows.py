@@ -60,7 +60,6 @@ class RowRoutes:
         return reply
 
     def row(self, access: EndpointAccess, key: list[Any], headers: dict[bytes, bytes]) -> Reply:
-        """The response with the row of a key."""
         accepted = headers.get(b"accept", b"*/*")
         if accepted != b"*/*" and not accepts(accepted, JSON):
             raise not_acceptable(JSON)

@@ -117,7 +117,6 @@ def decode_request(message: bytes) -> SqlRequest:
 
 
 def refusal(error: RequestError) -> bytes:
-    """The message with an error."""
     return msgspec.json.encode([error.code, error.message, error.status, error.hint])
 
 

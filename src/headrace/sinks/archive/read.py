@@ -38,7 +38,7 @@ class Coverage:
     repeated: int
     """Records that are there more than once."""
     absent: int
-    """Offsets between the first and the last that are not there: of transactions, or of other days."""
+    """Offsets between the first and the last that are missing: offsets of transaction markers, or of other days."""
 
 
 def folders(root: StatePath, topics: Sequence[str], first: date | None, last: date | None) -> list[str]:

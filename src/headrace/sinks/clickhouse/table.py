@@ -101,7 +101,6 @@ def create(
     *,
     deduplicates: bool,
 ) -> None:
-    """Create a table for these rows."""
     has_fractions = bool(_rows(client, "SELECT name FROM system.data_type_families WHERE name = 'DateTime64'"))
     statement = create_statement(database, table, columns, key, sequence, fractions=has_fractions)
     if deduplicates and not key:

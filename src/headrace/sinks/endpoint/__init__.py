@@ -134,10 +134,10 @@ class EndpointSink(ServesEndpoint, HoldsView, Rewindable, BuildsCandidate, Publi
         "nothing", description="What an insert does when the row is there: nothing, update it, or be refused."
     )
     on_update: Literal["nothing", "upsert", "error"] = Field(
-        "nothing", description="What an update does when the row is not there: nothing, insert it, or be refused."
+        "nothing", description="What an update of a missing row does: nothing, insert it, or fail as refused."
     )
     on_delete: Literal["nothing", "error"] = Field(
-        "nothing", description="What a delete does when the row is not there: nothing, or be refused."
+        "nothing", description="What a delete of a missing row does: nothing, or fail as refused."
     )
     on_error: OnRefusal = Field("dead_letter", description=ON_ERROR_DESCRIPTION)
     _builder: str | None = PrivateAttr(None)
@@ -345,7 +345,6 @@ class EndpointSink(ServesEndpoint, HoldsView, Rewindable, BuildsCandidate, Publi
             batch.tally.add(batch.flow, batch.sink, "refused", refused)
 
     def _log(self, batch: Batch, endpoint: Endpoint) -> Log:
-        """The log for the batch."""
         logs, found = LogFolder.of(batch.context), self._place.found
         if found is not None and found.fits(endpoint, batch.generation) and logs.has(found.version):
             return found.log

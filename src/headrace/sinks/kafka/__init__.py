@@ -155,7 +155,6 @@ class KafkaSink(
 
     @property
     def guarantee(self) -> Delivery:
-        """As chosen."""
         return self.delivery
 
     @property
@@ -177,7 +176,6 @@ class KafkaSink(
 
     @property
     def key_columns(self) -> list[str]:
-        """The columns that make the key."""
         return [self.key] if isinstance(self.key, str) else list(self.key or [])
 
     def of_view(self, key: Sequence[str]) -> KafkaSink:

@@ -130,7 +130,6 @@ def to_envelopes(
 
 
 def _with_key(rows: DataFrame, key: Sequence[str], key_format: Format | None, context: Context) -> DataFrame:
-    """The rows and a binary key."""
     if not key:
         return rows.select("*", F.lit(None).cast("binary").alias(_KEY))
     if key_format is None:

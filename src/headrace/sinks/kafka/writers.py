@@ -49,7 +49,7 @@ def pinned_sharing(
     if known is not None and begun(writers):
         raise ProjectError(
             "kafka-sharing",
-            f"batch {batch.batch_id} of flow '{batch.flow}' was begun by tasks that are not there any more: what is "
+            f"batch {batch.batch_id} of flow '{batch.flow}' was started by tasks that no longer exist: what is "
             "left to write cannot be determined",
             hint="run the flow once more as it was, until it has finished a batch; or rewind it",
         )

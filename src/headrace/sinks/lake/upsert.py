@@ -71,7 +71,6 @@ class Upsert:
         )
 
     def merge(self, rows: DataFrame, path: str, mark: Mapping[str, str], may_add: bool) -> None:
-        """Merge the rows in one marked transaction."""
         spark = rows.sparkSession
         view = f"headrace_{uuid.uuid4().hex}"
         # MERGE reads its source twice, and the rows of a batch may be computed only once

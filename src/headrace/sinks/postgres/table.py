@@ -78,7 +78,6 @@ class ServerTable:
         return sql.Identifier(self.schema, self.name)
 
     def column(self, name: str) -> TableColumn:
-        """An existing column."""
         return next(one for one in self.columns if one.name == name)
 
 

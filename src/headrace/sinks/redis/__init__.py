@@ -219,7 +219,6 @@ class RedisSink(RedisConnection, HoldsView, DescribesRewind, ReadsAllRows):
 
 
 def _text(rows: DataFrame, name: str) -> Column:
-    """A column as text or bytes."""
     column, kind = F.col(f"`{name}`"), dict(rows.dtypes)[name]
     if kind == "binary":
         return column

@@ -43,7 +43,7 @@ def _document(fields: Mapping[str, bytes | None]) -> bytes:
 
 @dataclass(frozen=True)
 class Merging:
-    """How rows change what is there. Pickled to the workers.
+    """How rows change existing values. Pickled to the workers.
 
     Every change of a field has its new value, so repeating a batch is idempotent.
     """

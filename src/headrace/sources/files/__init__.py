@@ -105,7 +105,6 @@ class FilesSource(RecordSource, RowSource):
         return f"{self.contains} of {self.path}" + (" and below" if self.recursive else "")
 
     def places(self, context: Context) -> tuple[Location, ...]:
-        """The folders in which its files are."""
         return tuple(Location("files", folder) for folder in folders_of(context.path(self.path), self.recursive))
 
     def check(self, context: Context) -> None:
@@ -150,7 +149,6 @@ class FilesSource(RecordSource, RowSource):
         return pa.schema([*stored, *((name, pa.string()) for name in folders if name not in stored.names)])
 
     def reader_options(self, reading: ReadContext) -> dict[str, str]:
-        """These options as options of Spark."""
         return {
             "basePath": base_folder(reading.path(self.path)),
             "maxFilesPerTrigger": str(self.max_files_per_trigger),

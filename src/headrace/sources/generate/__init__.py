@@ -78,7 +78,6 @@ class GenerateSource(GenerateOptions, RowSource):
         return reader.format(name).schema(ddl).options(**self.reader_options(reading)).load()
 
     def reader_options(self, reading: ReadContext) -> dict[str, str]:
-        """The options of the data source."""
         options = {"source": self.model_dump_json(exclude_defaults=True), "hurry": str(reading.until_caught_up).lower()}
         return options if reading.max_records is None else options | {"max_records": str(reading.max_records)}
 

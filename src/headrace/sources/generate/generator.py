@@ -39,11 +39,9 @@ class GeneratedRows(DataSource):
         return GenerateOptions.model_validate_json(self.options["source"])
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """All rows at once."""
         return _GeneratedBatchReader(self._source())
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        """Rows by the clock."""
         per_batch = int(self.options["max_records"]) if "max_records" in self.options else None
         return _GeneratedStreamReader(self._source(), per_batch, self.options.get("hurry") == "true")
 

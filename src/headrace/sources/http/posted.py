@@ -90,7 +90,6 @@ class Posts:
         return bound
 
     def rows(self, run: Run) -> Iterator[pa.RecordBatch]:
-        """The records of a run."""
         inbox = self.inbox
         for segment in self._between(run.after, run.last):
             with inbox_errors(self.path):

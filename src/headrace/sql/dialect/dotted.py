@@ -26,7 +26,7 @@ def check_dotted_columns(columns: Sequence[str]) -> None:
 
 
 def dotted_problem(columns: Sequence[str]) -> tuple[str, str, str] | None:
-    """A dotted column that has no place beside the others: its name, what is wrong and what to do."""
+    """A dotted column that conflicts with another: its name, the problem and the hint."""
     dotted = [name for name in columns if "." in name]
     for name in dotted:
         if not all(part.strip() for part in name.split(".")):

@@ -49,7 +49,7 @@ def respell(words: TokenList) -> tuple[list[Edit], list[WindowTable]]:
 
 
 def _at(words: TokenList, index: int, tables: list[WindowTable]) -> tuple[list[Edit], int]:
-    """The edits for what begins at a word, and the word to go on with."""
+    """The edits for the construct that starts at a word, and the index of the next word."""
     word = words.word(index)
     opens = words.kind(index + 1) is TokenType.L_PAREN
     if word == "INTERVAL":

@@ -118,7 +118,7 @@ class Windows:
         return self.words.at(int(call.meta["start"])) + 1
 
     def _table(self, table: WindowTable, timed: dict[int, list[exp.Expr]]) -> Iterator[Edit]:
-        """The columns that a window table has beside those of its input, where they are used."""
+        """The columns that a window table adds to those of its input, where they are used."""
         node = next(one for one in self.query.tree.find_all(exp.Table) if one.this.meta.get("start") == table.start)
         kind = table.function.lower()
         if kind not in ("tumble", "hop") or len(table.lengths) != _LENGTHS[kind]:
@@ -173,7 +173,7 @@ class Windows:
         names = []
         for number, item in enumerate(select.expressions):
             if item.is_star:
-                hint = "name the columns: * cannot stand beside the time of a window"
+                hint = "name the columns: * cannot be combined with the time of a window"
                 raise self._error(items[0], "SELECT * with the time of a window", hint)
             # Dagger's own name for a column without one
             name = item.output_name if not _is_call(item) else item.alias

@@ -185,7 +185,6 @@ class ReadTransaction:
                     yield served_row(key, packed)
 
     def events(self, after: int, limit: int = 1000) -> StoreEvents:
-        """The events after a version."""
         with translate_damage(), self.txn.cursor(db=self.databases[EVENTS]) as cursor:
             if not cursor.first():
                 return StoreEvents(self.version + 1, [])

@@ -95,7 +95,6 @@ class Snapshots:
         return StoreSnapshot(folder, manifest)
 
     def newest_first(self, endpoint: Endpoint) -> list[StoreSnapshot]:
-        """The snapshots of this version of an endpoint."""
         snapshots = []
         for folder in reversed(self._folders(endpoint)):
             with suppress(FileNotFoundError, NotADirectoryError, msgspec.MsgspecError):

@@ -57,7 +57,6 @@ class Field:
         return lambda row: None if (value := row.get(name)) is None else read(value)
 
     def key(self, row: Row) -> bytes:
-        """The sort key of the row by this field."""
         value = self.of(row)
         return self.kind.codec.encode(None) if value is None else self.kind.key(value)
 

@@ -73,7 +73,6 @@ def items(transaction: QueryTransaction, hits: Sequence[Hit]) -> list[tuple[byte
 
 
 def decoded(transaction: QueryTransaction, hit: Hit) -> Decoded:
-    """The decoded row of a hit."""
     row: Decoded = _decode(unpack_row(hit.key, packed(transaction, hit))[1])
     return row
 

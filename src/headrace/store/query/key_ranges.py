@@ -33,7 +33,6 @@ class KeyRange:
 
     @staticmethod
     def of(prefix: bytes) -> KeyRange:
-        """All keys with this prefix."""
         return KeyRange(prefix, after(prefix))
 
     @property

@@ -131,7 +131,6 @@ _rows_of = attrgetter("rows")
 
 
 def plan(query: StoreQuery, endpoint: Endpoint, indexes: Sequence[Index]) -> QueryPlan:
-    """The cheapest plan of a query."""
     parts = _parts(query.filter)
     if any(_is_never(part) for part in parts):
         return QueryPlan(None, None, None)

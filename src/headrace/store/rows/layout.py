@@ -62,7 +62,6 @@ def is_shortened(value_key: bytes) -> bool:
 
 
 def words(text: str) -> set[bytes]:
-    """The words a text is indexed by."""
     return {word.encode() for word in tokens(text)}
 
 
@@ -92,7 +91,6 @@ class KeyMaker:
         return shortened_row_key(b"".join(parts))
 
     def row_keys(self, columns: Sequence[pa.Array]) -> list[bytes]:
-        """From the key columns of a batch."""
         encoded = [part.column(values) for part, values in zip(self._key, columns, strict=True)]
         return [key if len(key) < ROW_KEY else shortened_row_key(key) for key in _joined(encoded)]
 
@@ -141,7 +139,6 @@ def sum_of_rows(packed: Iterable[bytes]) -> int:
 
 
 def pack_event(version: int, op: int, key: bytes, new: bytes | None, old: bytes | None) -> tuple[bytes, bytes]:
-    """The key and the value of an event."""
     new = new or b""
     body = b"".join((_EVENT.pack(version, op, len(key), len(new)), key, new, old or b""))
     return body[: NUMBER.size], _CRC.pack(crc32(body)) + body

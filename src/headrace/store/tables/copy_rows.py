@@ -65,7 +65,6 @@ class CopyRows:
         )
 
     def keys(self, batch: pa.RecordBatch) -> list[bytes]:
-        """The keys of the rows of a batch."""
         return self._keys([batch.column(place) for place in self._places])
 
     def keys_of(self, rows: Sequence[Sequence[Any]]) -> list[bytes]:
@@ -99,7 +98,6 @@ class CopyRows:
         return pa.RecordBatch.from_arrays(arrays, schema=self.shape.columns)
 
     def value(self, key: bytes, packed: bytes, place: int) -> Any:
-        """One value of a stored row."""
         row = _decode(self._checked(key, packed))
         return self._columns[place].back([row[place] if place < len(row) else None])[0].as_py()
 

@@ -76,7 +76,6 @@ class Cluster:
         return {name: str(description.topic_id) for name, description in self._describe(topics).items()}
 
     def starts(self, partitions: Mapping[str, int]) -> Offsets:
-        """The oldest offset of each partition."""
         return self._offsets(partitions, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
 
     def ends(self, partitions: Mapping[str, int]) -> Offsets:

@@ -98,7 +98,8 @@ def certificates_of(store: Path, password: str) -> str:
     home = os.environ.get("JAVA_HOME")
     keytool = shutil.which("keytool", path=str(Path(home, "bin")) if home else None)
     if keytool is None:
-        raise ProjectError("java-missing", "no keytool beside java", hint="install Java 17 or newer, or set JAVA_HOME")
+        hint = "install Java 17 or newer, or set JAVA_HOME"
+        raise ProjectError("java-missing", "there is no keytool next to java", hint=hint)
     listing = subprocess.run(
         [keytool, "-list", "-rfc", "-keystore", str(store), "-storepass:env", "HEADRACE_STORE_PASSWORD"],
         env={**os.environ, "HEADRACE_STORE_PASSWORD": password},

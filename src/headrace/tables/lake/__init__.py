@@ -47,11 +47,9 @@ class LakeTable(TableSource):
         return f"lake {self.path}"
 
     def check(self, context: Context) -> None:
-        """The table exists."""
         self.open(context)
 
     def open(self, context: Context) -> DeltaTable:
-        """The table as it is now."""
         return open_table(self.path, context)
 
     def shape(self, context: Context) -> TableShape:

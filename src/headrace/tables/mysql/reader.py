@@ -42,7 +42,6 @@ class _FollowedMysqlTable:
         return [(name, converters.get(name, _nothing)) for name in self.shape.columns.names]
 
     def row(self, values: Mapping[str, Any]) -> list[Any]:
-        """The values of a row in the binlog."""
         row = []
         for name, convert in self._converters:
             value = values.get(name)
@@ -61,7 +60,6 @@ class _FollowedMysqlTable:
         return f"SELECT {listed} FROM {quoted(self.place[0])}.{quoted(self.place[1])}"
 
     def arrow(self, rows: Sequence[Sequence[Any]]) -> pa.Table:
-        """Rows of the query."""
         columns = []
         for field, (_, convert), values in zip(
             self.shape.columns, self._converters, zip(*rows, strict=True), strict=True

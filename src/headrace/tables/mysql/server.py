@@ -114,7 +114,6 @@ class MyServer:
             raise self.failure(error) from None
 
     def failure(self, error: Exception) -> ProjectError:
-        """An error of the server as one with a code."""
         code = error_code(error)
         reason = error_text(error).replace(self._at.password or "\0", "***")[:300]
         if code in _DENIED:

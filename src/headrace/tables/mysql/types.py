@@ -114,7 +114,6 @@ class MyColumn:
 
 
 def quoted(name: str) -> str:
-    """A quoted identifier."""
     return "`" + name.replace("`", "``") + "`"
 
 

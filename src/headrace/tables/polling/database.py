@@ -44,7 +44,7 @@ class Database(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Leave. Twice is as good as once."""
+        """Close the connection. Idempotent."""
 
     def value(self, kind: pa.DataType, said: Any) -> Any:
         """A value of a column again, as the database compares it, from what JSON has of it."""

@@ -207,7 +207,6 @@ class _Batch:
         return bool(self.rows or self.ends)
 
     def begin(self, table: _Polled, all_rows: bool) -> None:
-        """Start with a table."""
         if table.grown:
             self.shapes[table.name] = table.shape
             table.grown = False

@@ -85,7 +85,6 @@ class SqliteDatabase(Database):
             self._connection.rollback()
 
     def pages(self, statement: str, parameters: Sequence[Any]) -> Iterator[list[Row]]:
-        """Row by row from the file."""
         with self._explained():
             cursor = self._connection.execute(statement, tuple(parameters))
             while page := cursor.fetchmany(PAGE):

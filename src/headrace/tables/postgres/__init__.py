@@ -112,7 +112,6 @@ class PostgresTable(PostgresConnection, TableSource):
                 publication.require_publication(connection, self.publication, [table])
 
     def shape(self, context: Context) -> TableShape:
-        """The shape in the catalogue."""
         with pg_tables.explained(self.label), self.server(context).connect() as connection:
             return catalog.find_table(connection, catalog.types_of(connection), self.table, self.texts).shape
 

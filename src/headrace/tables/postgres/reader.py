@@ -1,8 +1,8 @@
-"""Follows tables of a PostgreSQL database: their rows first, then what changes, from exactly that place on.
+"""Captures tables of a PostgreSQL database: a snapshot of their rows, then every change after it.
 
-A slot that begins at a place exports the snapshot of it: all transactions before it are in the rows, all after it in
-the stream. So rows of a table that joins later are read under the snapshot of a temporary slot, when the stream of the
-others has come to its place; and that is also how a snapshot goes on that was cut off.
+A new slot starts at a WAL position and exports the snapshot of that position: the rows contain all transactions before
+it, the stream all after it. A table that joins later is read under the snapshot of a temporary slot, once the stream of
+the other tables has reached its position. An interrupted snapshot continues in the same way.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from headrace.tables.postgres.stream import ReplicationStream, lsn_number, lsn_t
 from headrace.tables.postgres.types import TEXT, PgType
 
 _MOVE_SECONDS = 10.0
-"""How often the place is moved on when nothing changes: else the server would keep its log for us."""
+"""How often the confirmed position advances while nothing changes; otherwise the server would keep its WAL."""
 
 
 @dataclass(frozen=True)
 class FollowedTable:
-    """One table to follow."""
+    """A table to capture."""
 
     table: str
     texts: Sequence[str] = ()
@@ -43,15 +43,15 @@ class FollowedTable:
 
 @dataclass(frozen=True)
 class WalPosition:
-    """Where a reader is."""
+    """The position of a reader."""
 
     system: str
     lsn: int | None = None
-    """All transactions that committed before it are taken; None while the slot is still to be made."""
+    """All transactions that committed before it are read; None until the slot exists."""
     tables: Mapping[str, int] = field(default_factory=dict)
-    """The number of each table whose rows have all come."""
+    """The OID of each table whose snapshot is complete."""
     within: tuple[int, int] | None = None
-    """How many changes are taken of the transaction that commits where."""
+    """How many changes of a transaction are read, by its commit position."""
 
     @property
     def position(self) -> Position:
@@ -95,7 +95,7 @@ class PostgresReader(TableReader):
         self._place = WalPosition.of(after) if after is not None else None
         self._confirmed = self._place.lsn if self._place is not None else None
         self._is_announced = self._is_known = after is not None
-        """Whether it was said, and is durable, that the slot is ours and which tables are whole."""
+        """Whether the position is durable that names the slot as ours and the complete tables."""
         self._moved = time.monotonic()
         self._side: Connection | None = None
         self._is_published = False
@@ -125,7 +125,7 @@ class PostgresReader(TableReader):
             return self._next_rows(self._snapshot)
 
     def confirm(self, position: Position) -> None:
-        """Let the slot move on."""
+        """Confirm the position to the slot."""
         self._is_known, lsn = True, position["lsn"]
         if lsn is None:
             return
@@ -135,7 +135,7 @@ class PostgresReader(TableReader):
                 self._stream.confirm(self._confirmed)
 
     def lag(self) -> int | None:
-        """Bytes of WAL that are still to be told, or to be handed out."""
+        """Bytes of WAL that are not read yet, or not returned yet."""
         if self._side is None or self._place is None or self._place.lsn is None:
             return None
         transactions = self._transactions
@@ -158,12 +158,12 @@ class PostgresReader(TableReader):
 
     @property
     def _pending(self) -> list[str]:
-        """Tables whose rows are still to come. One that was dropped and made again has other rows."""
+        """Tables whose snapshot is missing. A table that was dropped and created again counts as new."""
         known = self._place.tables if self._place is not None else {}
         return [name for name, table in self._tables.items() if known.get(name) != table.number]
 
     def _prepare(self) -> None:
-        """Look at what is there, and whether it is as it was left."""
+        """Read the catalogue, and check that it still matches the position."""
         side = self._side = self._server.connect()
         self._types = catalog.types_of(side)
         tables = {}
@@ -186,8 +186,8 @@ class PostgresReader(TableReader):
         self._tables = tables
 
     def _announce(self) -> CapturedBatch | None:
-        """Say where we are before anything is made or changed at the server. So after a crash a new slot is known to be
-        ours, and a table that has left the publication is not taken for whole when it comes back."""
+        """Return the position before anything is created or changed on the server. After a crash a new slot is known
+        to be ours then, and a table that left the publication does not count as complete when it returns."""
         if self._is_announced:
             return None
         assert self._place is not None
@@ -199,7 +199,7 @@ class PostgresReader(TableReader):
         return known.key if known is not None and known.key else table.key
 
     def _publish(self) -> None:
-        """Before a slot is made: only what is published then is told."""
+        """Publish the tables before the slot is created: the slot streams only what is published then."""
         assert self._side is not None
         tables = list(self._tables.values())
         if self._publication is not None:
@@ -216,12 +216,12 @@ class PostgresReader(TableReader):
                 "slot-exists",
                 f"{self._server.label} has a slot {self._slot} already, and nothing here has been read from it: it may "
                 "be another project's",
-                hint="write another `slot` under the tables; or, if nobody uses it, run: "
+                hint="write another `slot` under the tables; or, if no other process uses it, run: "
                 f"SELECT pg_drop_replication_slot('{self._slot}')",
             )
 
     def _require_slot(self, slot: catalog.Slot | None, system: str, lsn: int) -> None:
-        """Refuse to go on where changes would be missing."""
+        """Refuse to continue where changes would be missing."""
         assert self._place is not None
         if system != self._place.system:
             raise self._lost("this is another server than the one that was read so far")
@@ -236,11 +236,11 @@ class PostgresReader(TableReader):
         return ProjectError(
             "slot-missing",
             f"{self._server.label}: {why}, so changes are missing",
-            hint="write another `slot` under the tables: all their rows are then read anew",
+            hint="write another `slot` under the tables: all their rows are then read again",
         )
 
     def _begin_snapshot(self, until: float) -> bool:
-        """Have a slot export a snapshot, and take it over; False when that has to be waited for."""
+        """Let a slot export a snapshot and use it; False while the slot has to wait."""
         assert self._place is not None
         first = self._place.lsn is None
         if self._export is None:
@@ -255,7 +255,7 @@ class PostgresReader(TableReader):
         self._export = None
         for name in self._pending:
             self._snapshot.hold(self._server.label, self._tables[name])
-        if not self._place.tables:  # nothing to be told before it
+        if not self._place.tables:  # no change precedes it
             self._place = replace(self._place, lsn=self._snapshot.lsn, within=None)
         return True
 
@@ -265,7 +265,7 @@ class PostgresReader(TableReader):
         return self._place.lsn >= lsn
 
     def _next_rows(self, snapshot: TableSnapshot) -> CapturedBatch:
-        """Rows under the snapshot; the stream begins when they have all come."""
+        """Rows of the snapshot. The stream starts after the last of them."""
         self._close_stream()
         if self._rows is None:
             self._rows = self._all_rows(snapshot)
@@ -296,7 +296,7 @@ class PostgresReader(TableReader):
             yield CapturedBatch(position, rows={name: waiting}, begins=begun, ends=frozenset({name}), shapes=shapes)
 
     def _changes(self, until: float, stop: int | None) -> CapturedBatch | None:
-        """What the stream tells; up to a place, if there is one to stop at."""
+        """Changes of the stream, up to a position if one is given."""
         if self._stream is None:
             self._open_stream()
         stream, transactions = self._stream, self._transactions
@@ -338,13 +338,13 @@ class PostgresReader(TableReader):
         return requested or time.monotonic() - self._moved >= _MOVE_SECONDS
 
     def _require_tables(self) -> None:
-        """A table that is dropped tells nothing, and one that is made in its place is not published."""
+        """A dropped table sends no change, and a table created in its place is not published."""
         assert self._side is not None
         if not catalog.are_there(self._side, [table.number for table in self._tables.values()]):
             raise service_unavailable(self._server.label, "a table was dropped")
 
     def _stopped(self, transactions: Transactions, stop: int) -> CapturedBatch:
-        """All before the place where a snapshot was made."""
+        """All changes before the position of a snapshot."""
         return self._taken(transactions.take(), stop)
 
     def _taken(self, portion: Portion, lsn: int, place: WalPosition | None = None) -> CapturedBatch:
@@ -378,7 +378,7 @@ class PostgresReader(TableReader):
         self._stream = self._transactions = None
 
     def _typed(self, name: str, number: int, sent: Sequence[SentColumn]) -> list[PgType]:
-        """The types of columns that the stream describes. It does not say how many dimensions arrays have."""
+        """The types of columns that the stream describes. It does not contain the dimensions of arrays."""
         assert self._side is not None
         texts, dimensions = self._wanted[name].texts, catalog.dimensions(self._side, number)
         self._types.know([column.type for column in sent])

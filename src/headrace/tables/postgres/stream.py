@@ -67,7 +67,6 @@ class CopyMessages:
         return bool(self._poll.poll(max(0.0, seconds) * 1000))
 
     def all(self) -> Iterator[bytes]:
-        """All messages up to the end."""
         while True:
             try:
                 message = self.next()
@@ -170,5 +169,4 @@ class ReplicationStream:
         self._messages.pgconn.flush()
 
     def close(self) -> None:
-        """Close the connection."""
         self._connection.close()

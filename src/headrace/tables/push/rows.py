@@ -56,7 +56,7 @@ class PushRows:
         changes = document["changes"]
         unknown = sorted(set(document) - {"changes"})
         if unknown:
-            raise _refused(f"beside 'changes' there is '{unknown[0]}'", 'send one change, or {"changes": […]}')
+            raise _refused(f"unexpected key '{unknown[0]}' next to 'changes'", 'send one change, or {"changes": […]}')
         if not isinstance(changes, list) or not changes:
             raise _refused("'changes' is not a list of changes", '{"changes": [{"op": "upsert", "row": {…}}]}')
         return changes, [f"changes[{number}]." for number in range(len(changes))]

@@ -27,7 +27,6 @@ KINDS: dict[str, type[Service]] = {
 
 
 def named(kinds: Iterable[str]) -> list[type[Service]]:
-    """The services of these kinds."""
     return [_named(kind) for kind in kinds]
 
 

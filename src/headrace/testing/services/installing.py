@@ -20,7 +20,7 @@ _APT = ("apt-get", "-o", "DPkg::Lock::Timeout=300", "--quiet", "--yes")
 
 
 def install(services: Sequence[type[Service]], *, report: Report) -> dict[str, ProjectError]:
-    """Install what these services lack. What cannot be had is returned by kind, with the command that would mend it."""
+    """Install missing programs. Returns an error with the command to run for each that cannot be installed."""
     lacking = [service for service in services if service.problem() is not None]
     packages = sorted({package for service in lacking for package in service.packages})
     if packages and os.geteuid() == 0 and shutil.which("apt-get"):

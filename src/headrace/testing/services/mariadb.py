@@ -77,5 +77,5 @@ class MariaDB(Service):
 
 
 def _as_root() -> list[str]:
-    """It refuses to run as root unless it is told to."""
+    """It refuses to run as root without an option."""
     return ["--user=root"] if os.geteuid() == 0 else []

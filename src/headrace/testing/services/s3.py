@@ -25,7 +25,7 @@ class S3(Service):
 
     @classmethod
     def install_hint(cls) -> str:
-        """It is built, as nobody packages it."""
+        """It is built from source: no package exists."""
         return f"install Go (1.24 or newer), then run: headrace services install {cls.kind}"
 
     def prepare(self, chosen: Mapping[str, int]) -> list[str]:
@@ -47,7 +47,6 @@ class S3(Service):
         return answer is not None and answer[0] == 200
 
     def make_bucket(self, name: str) -> None:
-        """A new bucket."""
         (self.data / name).mkdir()
 
     @property

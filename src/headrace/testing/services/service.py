@@ -35,7 +35,7 @@ class Service(ABC):
     """A real server on free loopback ports. Its options are its fields; what runs is known by the files in `home`.
 
     Hence an equal object, made by another command, sees and stops the same server. Data outlives `stop`, so that
-    `start` goes on where it was, on the same ports when they are free. `with` also stops it, and removes a home that
+    `start` continues with it, on the same ports if they are free. `with` also stops the server, and removes a home that
     was not chosen.
     """
 
@@ -82,7 +82,7 @@ class Service(ABC):
 
     @classmethod
     def problem(cls) -> ProjectError | None:
-        """Why it cannot start here, with the command that mends it."""
+        """Why it cannot start here, with the command that fixes it."""
         if cls.find_binary() is not None:
             return None
         return ProjectError(
@@ -135,7 +135,6 @@ class Service(ABC):
 
     @property
     def port(self) -> int:
-        """The port for clients."""
         return self.ports[self.port_names()[0]]
 
     @property
@@ -195,7 +194,7 @@ class Service(ABC):
         self.stop() if self.folder is not None else self.remove()
 
     def _launch(self, *, may_clash: bool) -> bool:
-        """Start the process; False when somebody else took one of its ports meanwhile."""
+        """Start the process; False when another process has taken one of its ports."""
         state = self.server.state()
         chosen = ports.choose(self.port_names(), state.ports if state else {})
         self.server.spawn(self.prepare(chosen), chosen, self.process_env())
@@ -224,5 +223,5 @@ class Service(ABC):
         return ProjectError(
             "service-failed",
             f"{self.kind} did not start: {reason}. Last lines of {self.log_file}:\n{self.server.log_tail()}",
-            hint=f"mend what the log names; a fresh start needs {self.home} removed",
+            hint=f"fix the problem in the log; a fresh start needs {self.home} removed",
         )

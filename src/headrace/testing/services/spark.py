@@ -43,12 +43,11 @@ class Spark(Service):
         return ("client", "ui")
 
     def prepare(self, chosen: Mapping[str, int]) -> list[str]:
-        """The master."""
         where = ["--host", HOST, "--port", str(chosen["client"]), "--webui-port", str(chosen["ui"])]
         return [_spark_class(), "org.apache.spark.deploy.master.Master", *where]
 
     def process_env(self) -> dict[str, str]:
-        """Loopback only, and none of the settings of a Spark that may be installed beside."""
+        """Loopback only, and none of the settings of another Spark installation."""
         inherited = {name: value for name, value in super().process_env().items() if not name.startswith("SPARK_")}
         # Off: the submission server on its fixed port, and moving on to the next port when one is taken.
         options = {
@@ -86,7 +85,6 @@ class Spark(Service):
         return (*(Daemon(state, state.with_suffix(".log")) for state in known), self.server)
 
     def worker(self, number: int) -> Daemon:
-        """The process of one worker."""
         return Daemon(self.home / f"worker-{number}.json", self.home / f"worker-{number}.log")
 
     def start(self) -> Self:

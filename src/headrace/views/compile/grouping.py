@@ -57,7 +57,6 @@ class Grouping:
     """For ROLLUP, CUBE and GROUPING SETS: the column with the bits of omitted keys, and the bit of each key."""
 
     def add_key(self, node: exp.Expr) -> None:
-        """Add a grouping expression."""
         node = node.unnest()
         self.op, (name,) = with_columns(self.t.with_subquery_values(self.op, [node]), [node], self.t.names, _base(node))
         self.keys.append((node, name))

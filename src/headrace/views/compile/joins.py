@@ -56,12 +56,10 @@ class _Pairs:
 
     @property
     def condition(self) -> str | None:
-        """The remaining condition."""
         return to_sql(conjunction(self.rest)) if self.rest else None
 
 
 def inner_join(inputs: Sequence[Operator], conditions: Sequence[exp.Expr], names: FreshNames) -> Operator:
-    """The inner join of the inputs on all conditions."""
     pairs = _Pairs(list(inputs), names)
     for condition in conditions:
         side = pairs.side(condition)
@@ -106,5 +104,4 @@ def no_equality(env: Env, node: exp.Expr, join_name: str) -> Exception:
 
 
 def conditions_of(condition: exp.Expr | None) -> list[exp.Expr]:
-    """The conjuncts of a condition."""
     return [] if condition is None else list(conjuncts(condition))

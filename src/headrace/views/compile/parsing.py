@@ -81,7 +81,6 @@ def _quoted_text(value: str) -> exp.Literal:
 
 
 def conjunction(parts: list[exp.Expr]) -> exp.Expr:
-    """AND of all parts."""
     first, *others = [exp.paren(part) if isinstance(part, exp.Or) else part for part in parts]
     for other in others:
         first = exp.And(this=first, expression=other)

@@ -127,7 +127,6 @@ class ColumnScope:
         return matches[0].ref
 
     def unknown(self, column: exp.Column, env: Env) -> SqlError:
-        """The error for an unknown column."""
         parts = [part.name for part in column.parts]
         qualifiers = {candidate.qualifier for candidate in self.columns if candidate.qualifier}
         qualified = [

@@ -38,7 +38,6 @@ class Sources:
     conditions: list[exp.Expr] = field(default_factory=list)
 
     def join(self, t: Translation) -> Operator:
-        """Join all inputs into one operator."""
         op = inner_join(self.inputs, self.conditions, t.names)
         self.inputs, self.conditions = [op], []
         return op

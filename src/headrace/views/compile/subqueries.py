@@ -33,7 +33,6 @@ class SelectSource:
 
 
 def select_source(t: Translation, select: exp.Select, env: Env, outer: ColumnScope | None = None) -> SelectSource:
-    """Compile FROM and WHERE."""
     inputs = sources(t, select, env, outer)
     scope = ColumnScope(inputs.columns, outer)
     where = select.args.get("where")

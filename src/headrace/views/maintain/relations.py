@@ -67,7 +67,6 @@ class Relations:
         """Row counts of the tables read so far."""
 
     def set_delta(self, operator: Operator, sql: str | None, rows: int) -> None:
-        """Use this relation as the delta of an operator."""
         self._deltas[operator] = (sql if rows else None, rows)
 
     def delta_size(self, operator: Operator) -> int:
@@ -80,7 +79,6 @@ class Relations:
         return sum(self.delta_size(below) for below in inputs_of(operator))
 
     def delta(self, operator: Operator) -> str | None:
-        """The delta of an operator."""
         if operator in self._deltas:
             return self._deltas[operator][0]
         match operator:

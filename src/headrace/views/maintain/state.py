@@ -96,7 +96,6 @@ class ViewState:
         return manifest
 
     def sizes(self) -> Mapping[str, RelationSize]:
-        """The sizes of the stored relations."""
         return {
             name: RelationSize(self.rows(name), sum(chunk.bytes for chunk in chunks), len(chunks))
             for name, chunks in self._chunks.items()

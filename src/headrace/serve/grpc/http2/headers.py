@@ -42,7 +42,6 @@ class HeaderReader:
         self._cache: dict[bytes, RequestHeaders] = {}
 
     def read(self, block: bytes) -> RequestHeaders:
-        """The headers in a block."""
         cached = self._cache.get(block)
         if cached is not None:
             return cached
