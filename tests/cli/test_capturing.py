@@ -26,7 +26,7 @@ def test_a_capture_that_dies_is_told_and_started_again(tmp_path: Path, capsys: p
 
         def followed() -> bool:
             capturing.tend()
-            return "tables are followed: orders" in capsys.readouterr().err
+            return "tables are captured: orders" in capsys.readouterr().err
 
         until(followed)
         first = capturing.child.pid
@@ -37,6 +37,6 @@ def test_a_capture_that_dies_is_told_and_started_again(tmp_path: Path, capsys: p
         assert last.pid != first
     assert not last.is_running()
     assert [note.split(",")[0] for note in notes] == [
-        "tables: tables are not followed: the capture was ended by SIGKILL",
-        "tables: tables are followed again",
+        "tables: tables are not captured: the capture was ended by SIGKILL",
+        "tables: tables are captured again",
     ]

@@ -82,7 +82,7 @@ def test_unknown_names_are_refused(folder: Path, spark: SparkSession) -> None:
         with pytest.raises(ProjectError, match="no stream 'click'") as found:
             harness.feed("click", [])
         assert "did you mean 'clicks'" in (found.value.hint or "")
-        with pytest.raises(ProjectError, match="no flow 'x'"):
+        with pytest.raises(ProjectError, match="flow 'x' does not exist"):
             harness.rows("x")
 
 

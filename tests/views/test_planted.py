@@ -39,8 +39,8 @@ def only_inserts(columns: Sequence[str], text: str | None) -> str | None:
 
 
 def without_nulls(text: str | None, within: Restriction | None) -> str | None:
-    wanted = within and replace(within, wanted=tuple(replace(one, nulls=False) for one in within.wanted))
-    return RESTRICT(text, wanted)
+    restriction = within and replace(within, matches=tuple(replace(key, nulls=False) for key in within.matches))
+    return RESTRICT(text, restriction)
 
 
 RESTRICT = relations.restrict

@@ -115,8 +115,8 @@ def plant_in_lake(module: ModuleType) -> None:
     append, write, table_state = sink._append, sink.write_batch, module.table_state
     repeated: list[int] = []
 
-    def unmarked(self: Any, rows: Any, path: str, mark: dict[str, str]) -> None:
-        append(self, rows, path, {} if "no_lake_mark" in BUGS else mark)
+    def unmarked(self: Any, rows: Any, path: str, mark: dict[str, str], *mode: Any) -> None:
+        append(self, rows, path, {} if "no_lake_mark" in BUGS else mark, *mode)
         die_at("lake_committed", mark["txnAppId"].split(".")[1], int(mark["txnVersion"]))
 
     def forgetful(*given: Any) -> Any:
