@@ -1,7 +1,8 @@
 """Headrace: declare streams, tables, SQL and endpoints in one project; it runs and serves them.
 
 This package is the public API: `load` for projects, `function` for functions of a project, and the contracts to
-subclass for kinds of your own. The test kit is `headrace.testing`. All other modules are internal and may change.
+subclass for kinds of your own. What only some sinks can do is in `headrace.core.capabilities`. The test kit is
+`headrace.testing`. All other modules are internal and may change.
 
     >>> import headrace
     >>> try:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from headrace.core.errors import ProjectError
     from headrace.core.format import Format
     from headrace.core.processor import ArrowProcessor, Processor
-    from headrace.core.sink import Sink
+    from headrace.core.sink import Delivery, Sink
     from headrace.core.source import RecordSource, RowSource
     from headrace.core.tables import TableSource
     from headrace.functions.marks import function
@@ -34,6 +35,7 @@ else:
             "ArrowProcessor": "headrace.core.processor",
             "Batch": "headrace.core.context",
             "Context": "headrace.core.context",
+            "Delivery": "headrace.core.sink",
             "Format": "headrace.core.format",
             "Processor": "headrace.core.processor",
             "Project": "headrace.project.loader",
@@ -53,6 +55,7 @@ __all__ = [
     "ArrowProcessor",
     "Batch",
     "Context",
+    "Delivery",
     "Format",
     "Processor",
     "Project",

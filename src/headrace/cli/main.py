@@ -119,7 +119,7 @@ def _headrace(
     context: typer.Context,
     _version: _Version = False,
 ) -> None:
-    """Streams, SQL and sinks in one project file, run by Apache Spark."""
+    """Streams, tables, SQL and endpoints in one project file, run by Apache Spark."""
     if context.invoked_subcommand is None:
         printer.data(context.get_help())
 

@@ -52,7 +52,10 @@ class HoldsView(Sink):
     """Holds an incremental view: rows that are inserted, updated and deleted by key."""
 
     def of_view(self, key: Sequence[str]) -> Self:
-        """This sink with the key of a view, which may have none; a ProjectError refuses the view. Idempotent."""
+        """This sink for a view with these key columns (none: a view without key). Idempotent.
+
+        A ProjectError refuses the view.
+        """
         return self
 
     @abstractmethod

@@ -1,4 +1,7 @@
-"""The contract of sinks. Only sinks start work. What only some sinks can do is in `core.capabilities`."""
+"""The contract of sinks. What only some sinks can do is in `core.capabilities`.
+
+Sources and processors only build a lazy DataFrame; `write_batch` lets Spark compute it.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ Delivery = Literal["exactly_once", "at_least_once", "idempotent", "best_effort"]
 
 
 class Sink(Component):
-    """Subclass this first: one method, one batch.
+    """Base class of all sinks: implement `write_batch`. Add capabilities only where needed.
 
     Spark may run a batch again after a crash, so `write_batch` must be idempotent: compare `batch.generation` and
     `batch.batch_id` with what is already written, or write under names that are derived from them.

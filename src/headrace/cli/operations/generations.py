@@ -9,7 +9,7 @@ import typer
 from headrace.cli.terminal.confirm import confirm
 from headrace.cli.terminal.output import printer, usage_error
 from headrace.cli.terminal.positions_output import DryRun, Yes, aligned, known_flow, known_flows, one_flow
-from headrace.cli.terminal.project_args import Json, Names, ProjectTarget, project_options
+from headrace.cli.terminal.project_args import Json, Names, OneFlow, ProjectTarget, project_options
 from headrace.core.errors import Exit, ProjectError, did_you_mean
 from headrace.core.runtime.lazy import lazy_modules
 
@@ -110,7 +110,7 @@ def _require_unused(flow: str, generations: Generations, generation: Generation)
     elif generation == generations.current():
         why, hint = "it is the current one", f"start a new generation first: headrace run --new-generation {flow}"
     elif generation in [before for before, _last in generations.lineage()]:
-        why, hint = "the current one continues from it", "it is deleted when nothing needs it any more"
+        why, hint = "the current one continues from it", "a running engine deletes it when nothing needs it any more"
     else:
         return
     raise ProjectError(
@@ -122,7 +122,7 @@ def _require_unused(flow: str, generations: Generations, generation: Generation)
 
 
 @app.command()
-@project_options(Names)
+@project_options(OneFlow)
 def abandon(
     target: ProjectTarget,
     dry_run: DryRun = False,

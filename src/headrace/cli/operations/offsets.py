@@ -10,7 +10,7 @@ import typer
 
 from headrace.cli.terminal.output import printer, usage_error
 from headrace.cli.terminal.positions_output import DryRun, Yes, aligned, carry_out, one_flow, rewinder, shown
-from headrace.cli.terminal.project_args import Json, Names, ProjectTarget, project_options
+from headrace.cli.terminal.project_args import Json, Names, OneFlow, ProjectTarget, project_options
 from headrace.core.errors import Exit, ProjectError
 from headrace.core.options.durations import parse_duration
 from headrace.core.positions import (
@@ -78,7 +78,7 @@ def _lines(document: dict[str, Any], lag: FlowLag) -> list[str]:
 
 
 @app.command()
-@project_options(Names)
+@project_options(OneFlow)
 def reset(
     target: ProjectTarget,
     to_earliest: Annotated[bool, typer.Option("--to-earliest", help="To the oldest record.")] = False,

@@ -9,7 +9,7 @@ import typer
 
 from headrace.cli.operations.offsets import offsets_in
 from headrace.cli.terminal.positions_output import DryRun, Yes, carry_out, one_flow, rewinder
-from headrace.cli.terminal.project_args import Json, Names, ProjectTarget, project_options
+from headrace.cli.terminal.project_args import Json, OneFlow, ProjectTarget, project_options
 from headrace.core.errors import Exit, ProjectError, did_you_mean
 from headrace.core.positions import AtTime, Earliest, Latest, SplitScope, parse_time
 from headrace.core.runtime.lazy import lazy_modules
@@ -29,7 +29,7 @@ else:
     )
 
 
-@project_options(Names)
+@project_options(OneFlow)
 def rewind(
     target: ProjectTarget,
     to: Annotated[

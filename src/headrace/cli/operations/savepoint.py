@@ -11,7 +11,7 @@ import typer
 from headrace.cli.terminal.confirm import confirm
 from headrace.cli.terminal.output import printer, usage_error
 from headrace.cli.terminal.positions_output import DryRun, Yes, aligned, known_flow, known_flows, one_flow
-from headrace.cli.terminal.project_args import Json, Names, ProjectTarget, project_options
+from headrace.cli.terminal.project_args import Json, Names, OneFlow, ProjectTarget, project_options
 from headrace.core.runtime.lazy import lazy_modules
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ app = typer.Typer(help=__doc__, no_args_is_help=True, rich_markup_mode=None)
 
 
 @app.command()
-@project_options(Names)
+@project_options(OneFlow)
 def create(
     target: ProjectTarget,
     json: Json = False,

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
 import typer
 
@@ -52,6 +52,10 @@ Names = Annotated[
         help="Folder or file of the project (the current folder otherwise), then flows (all otherwise).",
         autocompletion=complete_flows,
     ),
+]
+OneFlow = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[PROJECT] FLOW", help="The flow, after its project.", autocompletion=complete_flows),
 ]
 ProjectOption = Annotated[
     Path | None, typer.Option("--project", "-p", metavar="DIR", help="The project; then all arguments are flows.")
@@ -151,8 +155,8 @@ def _in_help(parameter: inspect.Parameter) -> tuple[bool, bool, bool]:
 
 
 def _parameter(name: str, annotation: Any) -> inspect.Parameter:
-    required = annotation not in (Name, Names, ProjectOption, Profile, Overrides)
-    default = inspect.Parameter.empty if required else None
+    is_optional = type(None) in get_args(annotation.__origin__)
+    default = None if is_optional else inspect.Parameter.empty
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 

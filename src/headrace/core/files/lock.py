@@ -46,7 +46,10 @@ def lock_holder(file: Path) -> int | None:
 
 @contextmanager
 def shared_folder_lock(folder: Path) -> Iterator[None]:
-    """Hold a shared lock on a folder, after waiting for an exclusive one to end. A missing folder needs none."""
+    """Hold a shared lock on a folder, after waiting for an exclusive one to end.
+
+    If the folder does not exist, nothing is locked.
+    """
     try:
         handle = os.open(folder, os.O_RDONLY)
     except FileNotFoundError:

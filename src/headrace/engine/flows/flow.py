@@ -163,7 +163,7 @@ class FlowStarter:
         return self._stage(flow).finish()
 
     def _stage(self, flow: FlowPlan) -> PythonStage:
-        """The same as a Python stage, which a sink may end."""
+        """Those rows as a Python stage that is still open: the sink may add its last function."""
         from pyspark.errors import AnalysisException
 
         limits = self._batch_limits(flow)
@@ -309,7 +309,7 @@ def batch_writer(
 
 
 def _counted(rows: DataFrame) -> DataFrame:
-    """The same rows; their number is in the report of each batch. Correct because a batch is computed only once."""
+    """The same rows; their number is in the report of each batch. The rows are computed once, so none counts twice."""
     from pyspark.sql import functions as F
 
     return rows.observe(OUTPUT, F.count(F.lit(1)).alias("rows"))

@@ -1,4 +1,4 @@
-"""The filter before Spark's watermark: sets late rows aside and stops event times in the far future.
+"""The filter before Spark's watermark: stores late rows, and rejects or clamps event times too far ahead.
 
 It uses the times that Spark recorded before the batch ran, never the clock, so that a batch that runs again has the
 same rows on each side.

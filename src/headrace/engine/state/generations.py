@@ -39,7 +39,7 @@ class GenerationManifest:
     base: Mapping[str, Any] = field(default_factory=dict)
     """The last batch of an earlier generation from which this one continues: `generation` and `batch`; or empty."""
     history: Mapping[str, Any] = field(default_factory=dict)
-    """The history that is read before a stream, by stream: see engine/inputs/backfill.py."""
+    """The backfill that is read before the live stream, by stream: see engine/inputs/backfill.py."""
     query: str | None = None
     """Spark's id of the query of the checkpoint, once it has been started."""
 
@@ -85,7 +85,8 @@ class Generation:
 class Generations:
     """All generations of one flow. `current` is the one that runs; a switch to another is one atomic write.
 
-    A candidate generation can be built in parallel. With the pointer "candidate", it is the current one here.
+    A candidate generation can be built in parallel. With the pointer "candidate", `current()` returns
+    the candidate, so that the same code can run it.
     """
 
     folder: StatePath
@@ -115,7 +116,8 @@ class Generations:
         return next((generation for generation in self.all() if generation.id == id), None)
 
     def lineage(self) -> list[tuple[Generation, int | None]]:
-        """The current generation and those from which it continues, each with its last valid batch (None: all)."""
+        """The current generation and those from which it continues, each with the last batch
+        that the next one kept (None: all)."""
         lineage: list[tuple[Generation, int | None]] = []
         generation, last = self.current(), None
         while generation is not None:
@@ -151,7 +153,7 @@ class Generations:
 
 
 def _histories(generation: Generation) -> set[str]:
-    """The history folders of a generation. A copy of a checkpoint shares those of the original."""
+    """The history folders of a generation. A generation with a copied checkpoint uses those of the original."""
     histories = generation.manifest.history.values()
     return {history["folder"] for history in histories if not history.get("skipped")}
 

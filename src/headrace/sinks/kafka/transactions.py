@@ -1,11 +1,10 @@
 """One writer's share of a batch as one Kafka transaction, run in a Python worker.
 
 The transaction holds the records and, as the committed offset of a consumer group, the number of the next batch. A
-batch that is run again finds that number and is left alone; a batch that died half way was never visible. A second
+batch that is run again finds that number and is skipped; a batch that died half way was never visible. A second
 writer with the same transactional id fences the first, so of two that run at once only one can commit.
 
-A writer without rows does nothing at all: run again it has no rows either, so there is nothing that a mark could
-keep from being doubled.
+A writer without rows does nothing at all: run again it has no rows either, so it needs no mark.
 """
 
 from __future__ import annotations
@@ -70,8 +69,8 @@ Answer = TypeVar("Answer")
 class TransactionalWrite:
     """Writes the shares of a batch; called by Spark with the Arrow batches of one share.
 
-    Rows have `value`, `key` and perhaps `headers` and `topic`; and `writer`, unless each task has a number. Pickled to
-    the workers.
+    Rows have `value`, `key` and perhaps `headers` and `topic`; and `writer`, unless `tasks` maps each Spark partition
+    to a writer. Pickled to the workers.
     """
 
     properties: Mapping[str, str] = field(repr=False)  # may hold a password
@@ -79,7 +78,7 @@ class TransactionalWrite:
     topic: str
     batch_id: int
     partitions: int = 1
-    """How many marks fit into a group: that many partitions the topic has at least."""
+    """Marks per consumer group: one per partition, so at most the number of partitions of the topic."""
     tasks: tuple[int, ...] | None = None
     """The number of each task as a writer, where tasks write their own rows."""
 
@@ -157,7 +156,7 @@ class TransactionalWrite:
         }
 
     def _consumer_settings(self, group: int) -> dict[str, str]:
-        """Without the options of the producer: this one only carries the mark."""
+        """Without the options of the producer: this consumer only reads and commits the mark."""
         connection = ("bootstrap.servers", "log_level", "security.protocol", "client.", "sasl.", "ssl.", "socket.")
         shared = {name: value for name, value in self.properties.items() if name.startswith(connection)}
         return {

@@ -25,7 +25,7 @@ _UNTRUSTED = re.compile(r"certificate|server does not support SSL|SSL error")
 _TRANSIENT = ("08", "53", "57P", "40", "55P03")
 CANCELLED = "57014"
 """The state of a statement that took longer than `statement_timeout`."""
-# the server should be the first to end a slow statement
+# the client waits this much longer than `statement_timeout`, so that the server cancels first
 _GRACE_SECONDS = 5.0
 _SILENCE_SECONDS = 60.0
 
@@ -48,7 +48,7 @@ class BoundedConnection(psycopg.Connection[Any]):
         except psycopg.OperationalError as error:
             if limit is None or time.monotonic() - started < limit:
                 raise
-            self.pgconn.finish()  # a late answer would be taken for that to the next statement
+            self.pgconn.finish()  # a late answer would be read as the answer to the next statement
             raise psycopg.OperationalError(f"no answer within {limit:g} s") from error
 
 

@@ -21,7 +21,7 @@ from headrace.views.compile.translation import Aliases, Translation, is_aggregat
 
 
 def compile_query(t: Translation, node: exp.Expr, env: Env, outer: ColumnScope | None = None) -> Relation:
-    env = env.with_commons(node)
+    env = env.with_ctes(node)
     if isinstance(node, exp.Select):
         return _SelectCompiler(t, node, env, outer).relation()
     if isinstance(node, exp.SetOperation):

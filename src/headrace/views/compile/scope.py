@@ -66,7 +66,7 @@ class Env:
         """The error for an unsupported construct; the hint says what to write instead."""
         return self.query.error_at(node, "view-unsupported", message, hint)
 
-    def with_commons(self, node: exp.Expr) -> Env:
+    def with_ctes(self, node: exp.Expr) -> Env:
         """The environment inside a query with a WITH clause: each CTE sees those before it."""
         clause = node.args.get("with_")
         if clause is None:

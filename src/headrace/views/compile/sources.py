@@ -72,7 +72,7 @@ def _relation(t: Translation, node: exp.Expr, env: Env) -> Relation:
         if node.args.get(key):
             raise env.refuse(node, message, hint)
     if isinstance(node, exp.Subquery):
-        relation = t.relation(node.this, env.with_commons(node))
+        relation = t.relation(node.this, env.with_ctes(node))
     elif isinstance(node, exp.Table) and isinstance(node.this, exp.Anonymous):
         relation = _table_function(t, node.this, env)
     elif isinstance(node, exp.Table) and not node.db and isinstance(node.this, exp.Identifier):

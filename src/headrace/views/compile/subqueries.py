@@ -103,7 +103,7 @@ def _matching(
     """The rows of the subquery, the conditions of a match with an outer row, and the pairs of IN."""
     query = test.args["query"].this if isinstance(test, exp.In) else test.this
     query = query.this if isinstance(query, exp.Subquery) else query
-    env = env.with_commons(query)
+    env = env.with_ctes(query)
     outer_values = _values(t, test.this, scope, env) if isinstance(test, exp.In) else []
     if not _is_simple(query):
         relation = t.relation(query, env, scope)
@@ -189,7 +189,7 @@ def _without_nulls(t: Translation, op: Operator, inside: Operator, value: exp.Ex
 def subquery_value(t: Translation, node: exp.Expr, env: Env, scope: ColumnScope, filtering: bool) -> exp.Expr:
     """A subquery in an expression as a column joined to the row."""
     if isinstance(node, exp.Subquery):
-        return _scalar(t, node, env.with_commons(node), scope)
+        return _scalar(t, node, env.with_ctes(node), scope)
     if isinstance(node, exp.In) and not filtering:
         hint = "write EXISTS (SELECT 1 FROM … WHERE a = b), which is never null, or put it into WHERE … AND …"
         raise env.refuse(node, "IN (SELECT …) below NOT, CASE or in a column: its result may be null", hint)
@@ -234,7 +234,7 @@ def _scalar(t: Translation, node: exp.Subquery, env: Env, scope: ColumnScope) ->
     if not aggregates or any(query.args.get(clause) for clause in clauses) or len(query.expressions) != 1:
         hint = "aggregate all rows, e.g. (SELECT max(x) FROM …), or join the table"
         raise env.refuse(node, "a scalar subquery that may return no row or several", hint)
-    env = env.with_commons(query)
+    env = env.with_ctes(query)
     inside = select_source(t, query, env, scope)
     grouping = Grouping(t, inside.op, env)
     pairs: list[tuple[exp.Expr, str]] = []
