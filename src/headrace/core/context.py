@@ -70,7 +70,6 @@ class ReadContext:
     """Whether it has to wait at its start, because history is read first."""
 
     def path(self, relative: str) -> str:
-        """See `Context.path`."""
         return self.context.path(relative)
 
 

@@ -78,7 +78,6 @@ class TableCommit:
 
 
 def shape_to_json(shape: TableShape) -> dict[str, Any]:
-    """A shape as JSON, as in a commit."""
     return {"columns": to_ddl(shape.columns), "key": list(shape.key)}
 
 

@@ -13,7 +13,6 @@ from headrace.project.loader import Project
 
 
 def chart_problems(project: Project, flows: Iterable[FlowPlan | None]) -> Iterator[ProjectError]:
-    """The errors of all charts, each with its location."""
     names = [name for _, _, name in endpoints(project)]
     columns = {name: served for flow in flows if flow is not None for name, served in _served(flow)}
     for dashboard, spec in project.spec.dashboards.items():

@@ -19,7 +19,6 @@ from headrace.sql.query import Query
 def report_of(
     name: str, query: Query, sinks: Sequence[Sink], project: Project, shape_of: ShapeOf
 ) -> tuple[FlowPlan | None, list[Placed]]:
-    """The plan of a report, or its errors."""
     spec = project.spec.flows[name]
     problems = [*_obstacles(name, spec), *_refused_sinks(spec, sinks)]
     inputs: list[StandingInput] = []

@@ -51,7 +51,6 @@ class TokenList:
         return self.text[self.start(first) : self.end(last)]
 
     def replace(self, first: int, last: int, text: str) -> Edit:
-        """Replace the tokens from `first` to `last`."""
         return Edit(self.start(first), self.end(last), text)
 
     def before(self, index: int, text: str) -> Edit:

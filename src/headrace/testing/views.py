@@ -146,7 +146,6 @@ class ViewHarness:
         self.close()
 
     def _by_table(self, changes: Sequence[tuple[Any, ...]]) -> dict[str, list[tuple[Any, ...]]]:
-        """The changes of each table, in order."""
         by_table: dict[str, list[tuple[Any, ...]]] = {name: [] for name in self.tables}
         for change in changes:
             if not isinstance(change, tuple | list) or len(change) < 2:

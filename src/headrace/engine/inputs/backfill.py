@@ -256,7 +256,6 @@ def with_history(
     time_filter: EventTimeFilter | None,
     letters: DeadLetterWriter,
 ) -> DataFrame:
-    """The rows of a stream, preceded by its history."""
     history = histories(generation)[stream.name]
     backfill, time = stream.spec.backfill, stream.event_time
     assert backfill is not None, "only streams with a backfill have history"

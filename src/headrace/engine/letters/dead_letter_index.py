@@ -133,7 +133,6 @@ class DeadLetterIndex:
         return DeadLetterStore.read(self.folder, flow, LETTERS, _LETTER_INDEX)
 
     def read(self, flow: str | None = None) -> DeadLetterStore:
-        """All dead letters, or those of a flow, each with its status."""
         store = self.read_without_status(flow)
         index = store.index
         closed, marks = self.history.closed()

@@ -97,7 +97,6 @@ class Generations:
         return self._at(self.pointer)
 
     def candidate(self) -> Generation | None:
-        """The candidate generation, if there is one."""
         candidate = self._at("candidate")
         return None if candidate is None or candidate == self._at("current") else candidate
 

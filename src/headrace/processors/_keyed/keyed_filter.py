@@ -151,8 +151,6 @@ class _FilterProcessor(StatefulProcessor):
 
 @dataclass(frozen=True)
 class _FetchRows:
-    """Fetches the rows that pass."""
-
     schema: pa.Schema
     mark: str | None
     output: pa.Schema

@@ -163,7 +163,6 @@ class EndpointAccess:
 
     @contextmanager
     def transaction(self) -> Iterator[ReadTransaction]:
-        """A read transaction, for `scan`."""
         with ExitStack() as stack:
             try:
                 transaction = stack.enter_context(self.stores.transaction(self.endpoint.name, self.version))

@@ -23,7 +23,6 @@ class Pointer:
     folders: Mapping[int, str] = field(default_factory=dict)
 
     def folder(self, version: int | None) -> str | None:
-        """The folder of a version, or of the default version."""
         chosen = self.version if version is None else version
         return None if chosen is None else self.folders.get(chosen)
 

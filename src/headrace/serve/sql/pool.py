@@ -86,8 +86,6 @@ class QueryProcesses:
 
 
 class _QueryProcess:
-    """One query process."""
-
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._seconds = settings.spec.limits.sql.time.total_seconds()

@@ -108,7 +108,6 @@ def sorted_out(names: Iterable[str]) -> tuple[list[DataFile], list[DataFile]]:
 
 
 def parts_of(folder: StatePath, file: DataFile) -> list[ArchivePart]:
-    """The parts of a file, from its description."""
     return [ArchivePart(**part) for part in json.loads((folder / file.about).read_bytes())["parts"]]
 
 

@@ -132,7 +132,6 @@ class PostedRecords(DataSource):
         return _PostedBatchReader(self.posts)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        """The records, and those that arrive."""
         return _PostedStreamReader(self.posts)
 
 

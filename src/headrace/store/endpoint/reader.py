@@ -103,7 +103,6 @@ class StoreReader:
             return transaction.count(query, bound)
 
     def transaction(self) -> ReadTransaction:
-        """A read transaction, for a `with` block."""
         return ReadTransaction(self)
 
     def begin(self) -> Transaction:

@@ -30,8 +30,6 @@ T = TypeVar("T")
 
 
 class _CopiedTable(msgspec.Struct, frozen=True):
-    """The state of one table."""
-
     number: int
     epoch: int = 0
     rows: int = 0
@@ -42,8 +40,6 @@ class _CopiedTable(msgspec.Struct, frozen=True):
 
 
 class _State(msgspec.Struct, frozen=True):
-    """The state of the copy."""
-
     log: str = ""
     """The log that it is a copy of."""
     sequence: int = 0

@@ -73,7 +73,6 @@ class TableRows:
         return self.shape
 
     def change(self, event: DebeziumEvent | None, key: bytes | None) -> RowChange | NoChange:
-        """The change of an event, or of a tombstone."""
         if event is None:
             return self._tombstone(key)
         match event.op:

@@ -36,8 +36,6 @@ _UNFIT = (pa.ArrowException, OSError, KeyError, UnicodeDecodeError)
 
 @dataclass
 class _FollowedFiles:
-    """One table and its files."""
-
     name: str
     source: FilesTable
     shape: TableShape

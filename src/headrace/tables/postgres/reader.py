@@ -125,7 +125,6 @@ class PostgresReader(TableReader):
             return self._next_rows(self._snapshot)
 
     def confirm(self, position: Position) -> None:
-        """Confirm the position to the slot."""
         self._is_known, lsn = True, position["lsn"]
         if lsn is None:
             return
